@@ -19,8 +19,9 @@ setuptools.setup(
     license='Apache-2.0',
     python_requires='>=3.11',
     package_dir={'': '.'},
-    # Links in jaxrl_llm make the folders configs, examples and launch parts of
-    # it, in a checkout as in a wheel. They are packages without __init__.py.
+    # Links in jaxrl_llm make the folders configs, examples and launch, and a
+    # page of docs, parts of it, in a checkout as in a wheel. The folders are
+    # packages without __init__.py.
     packages=setuptools.find_namespace_packages(
         include=['jaxrl_llm', 'jaxrl_llm.*'], exclude=['*.__pycache__']),
     package_data={'': [

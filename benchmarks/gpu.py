@@ -38,7 +38,7 @@ import numpy as np
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.host.flops import matmul_rate
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import optimizer
+from jaxrl_llm.learner import optimizer, options
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.models import flops, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
@@ -180,13 +180,13 @@ def measure_update(
   """Times one optimiser step on rows without padding."""
   prompt = sizes.row // 64
   response = sizes.row - prompt
-  programs = learner_lib.make(
+  programs = learner_lib.make_learner(
       cfg, learner_lib.LearnerConfig(
           tokens=microbatch * (sizes.row - 1), max_prompt=prompt,
           max_response=response,
           remat=remat, attention=sizes.attention),
-      optimizer.make(
-          optimizer.OptimizerConfig(learning_rate=1e-6, steps=100)))
+      optimizer.make_optimizer(
+          options.OptimizerConfig(), steps=100))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
   batch = jax.device_put(LearnerBatch(
       tokens=tokens(cfg, sizes.rows, sizes.row),

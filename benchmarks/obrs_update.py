@@ -15,7 +15,7 @@ import optax
 
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -237,7 +237,7 @@ class Learning(NamedTuple):
 
 
 def score_program(
-    learner: learner_lib.Learner, params: Any, batch: LearnerBatch,
+    learner: learner_lib.LearnerPrograms, params: Any, batch: LearnerBatch,
     loss: loss_lib.LossParams):
   """Returns compiled (params) -> Scores."""
   plan = learners.plan(learner, batch)
@@ -247,7 +247,7 @@ def score_program(
 
 
 def update_program(
-    learner: learner_lib.Learner, batch: LearnerBatch,
+    learner: learner_lib.LearnerPrograms, batch: LearnerBatch,
     loss: loss_lib.LossParams, actor: Any, shared: Shared):
   """Returns compiled () -> metrics, which updates `shared`, and its program."""
   plan = learners.plan(learner, batch)
@@ -276,7 +276,8 @@ def learning(size: Size) -> Learning:
   configs = {name: config(size, x) for name, x in UPDATES.items()}
   losses = {name: choices.loss_params(c) for name, c in configs.items()}
   made = {
-      name: learner_lib.make(size.model, choices.learner_config(c), optimizer)
+      name: learner_lib.make_learner(
+          size.model, choices.learner_config(c), optimizer)
       for name, c in configs.items()}
 
   init = jax.jit(functools.partial(transformer.init, cfg=size.model))
@@ -300,7 +301,7 @@ def learning(size: Size) -> Learning:
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
   for name, learner in made.items():
-    cfg = choices.rejection(configs[name]) or rejection_lib.Rejection(top_k=0)
+    cfg = methods.rejection(configs[name]) or rejection_lib.Rejection(top_k=0)
     batch = (rows if cfg.needs_top else plain).replace(
         old_logprobs=bare.logprobs, z=scored.z if cfg.scores_z else None)
     updates[name], program = update_program(

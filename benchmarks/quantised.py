@@ -157,7 +157,7 @@ def sampled(
           t, jnp.full(rows, t), length - 1, prefix=columns,
           ring=size.response)
       hidden, caches, _ = decode.step(
-          decode.Weights(params, params['layers']), caches, token, cols,
+          decode.DecodeParams(params, params['layers']), caches, token, cols,
           transformer.rope_table(length - 1 + t, cfg), cfg=cfg)
       logp = jax.nn.log_softmax(transformer.logits(params, hidden, cfg))
       token = jax.random.categorical(

@@ -90,7 +90,7 @@ def plain_decode(params, prompts, requests, count, key, *, longest):
     cols = kv_cache.columns(
         t, jnp.full(n, t), prefix_length, prefix=width, ring=longest)
     hidden, caches, _ = decode.step(
-        decode.Weights(params, layers), caches, token, cols,
+        decode.DecodeParams(params, layers), caches, token, cols,
         [table[prefix_length + t] for table in rope], cfg=cfg)
     dist = logits_lib.process(
         transformer.logits(params, hidden, cfg), SAMPLING)

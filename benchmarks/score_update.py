@@ -81,7 +81,7 @@ def bound(cfg: ModelConfig, safety: float = 4.0) -> float:
 
 def learner(cfg: ModelConfig, tokens, chunk, longest: int):
   """Returns the programs for rows of at most `longest` tokens."""
-  return learner_lib.make(
+  return learner_lib.make_learner(
       cfg, learner_lib.LearnerConfig(
           tokens=tokens, max_prompt=PROMPT, max_response=longest - PROMPT,
           vocab_chunk=chunk),

@@ -26,7 +26,7 @@ BESIDE = (
     'benchmarks/results/**/*.png')
 # Sources of which the site has a page: links lead to it.
 MADE = {
-    'jaxrl_llm/config/fields.py': ('fields.md', lambda: fields()),
+    'jaxrl_llm/config/sections.py': ('fields.md', lambda: fields()),
     'jaxrl_llm/host/step_metrics.py': ('metrics.md', lambda: metrics())}
 
 _FENCE = re.compile(r'(^```.*?^```$)', re.DOTALL | re.MULTILINE)
@@ -39,12 +39,12 @@ _LOADED = re.compile(
 
 
 class Metric(NamedTuple):
-  """Declaration of a metric, from a table METRICS of the package.
+  """Declaration of a metric, from the docstring of the module that computes it.
 
   Attributes:
     unit: such as 'tokens'.
     meaning: one line.
-    module: file of the package that has the table.
+    module: file of the package.
   """
   unit: str
   meaning: str
@@ -100,33 +100,30 @@ def loaded(text: str) -> list[str]:
   return [''.join(found) for found in _LOADED.findall(text)]
 
 
-def _tables(tree: ast.Module) -> Iterator[ast.expr]:
-  """Yields the values of METRICS at the top of a module."""
-  for node in tree.body:
-    if isinstance(node, ast.Assign) and any(
-        isinstance(x, ast.Name) and x.id == 'METRICS' for x in node.targets):
-      yield node.value
+_METRIC = re.compile(r'^  (\S+) \[(.+?)\]: (.*(?:\n    .*)*)', re.MULTILINE)
 
 
 @functools.cache
 def declared() -> dict[str, Metric]:
   """Returns the metrics that the package declares, by name.
 
-  A module that names metrics has a table METRICS of name to (unit, meaning).
-  A part of a name in angle brackets stands for any text without a slash.
+  A module that names metrics lists them in its docstring, in the section
+  Metrics, as `name [unit]: meaning`. A part of a name in angle brackets stands
+  for any text without a slash.
 
   Raises:
     ValueError: a metric is declared twice.
   """
   found: dict[str, Metric] = {}
   for path in sorted(PACKAGE.rglob('*.py')):
-    for table in _tables(ast.parse(path.read_text())):
-      module = str(path.relative_to(PACKAGE))
-      for name, (unit, meaning) in ast.literal_eval(table).items():
-        if name in found:
-          raise ValueError(
-              f'{name} is declared in {found[name].module} and in {module}.')
-        found[name] = Metric(unit, meaning, module)
+    said = ast.get_docstring(ast.parse(path.read_text())) or ''
+    module = str(path.relative_to(PACKAGE))
+    for name, unit, meaning in _METRIC.findall(
+        said.partition('\nMetrics:\n')[2]):
+      if name in found:
+        raise ValueError(
+            f'{name} is declared in {found[name].module} and in {module}.')
+      found[name] = Metric(unit, ' '.join(meaning.split()), module)
   return found
 
 
@@ -155,8 +152,8 @@ def metrics() -> str:
   """Returns the page of all metrics."""
   parts = [
       '# Every metric\n\nA step writes one row of metrics to `metrics.jsonl`, '
-      'and the same numbers to TensorBoard. This page is made from the tables '
-      '`METRICS` in the modules that compute them. A name in angle brackets '
+      'and the same numbers to TensorBoard. This page is made from the '
+      'docstrings of the modules that compute them. A name in angle brackets '
       'stands for one of several. A metric that cannot be known in a step, '
       'such as a mean over no rows, is null.']
   for section, names in itertools.groupby(
@@ -177,22 +174,23 @@ def _section(name: str) -> str:
 def _field_rows(of: Iterable[Any]) -> Iterator[tuple[str, ...]]:
   """Yields the cells of fields; imports the package's configs."""
   from jaxrl_llm import config
-  from jaxrl_llm.config import field as field_lib
+  from jaxrl_llm.base import declared
 
   for field in of:
     default = config.to_text(field.default)
     bounds = ', '.join(field.choices) or field.range
     yield (
         f'`{field.name}`', default and f'`{default}`', _text(bounds),
-        'fixed' if field_lib.WEIGHTS in field.affects else '',
+        'fixed' if declared.WEIGHTS in field.affects else '',
         _text(field.meaning))
 
 
 def fields() -> str:
   """Returns the page of all fields."""
-  from jaxrl_llm.config import fields as fields_lib
+  from jaxrl_llm.config import plugs
   from jaxrl_llm.config import table as table_lib
-  from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
+  from jaxrl_llm.config.plugs import PLUG_FIELDS
+  from jaxrl_llm.config.sections import SECTIONS
 
   head = 'field', 'default', 'values', 'in a run', 'meaning'
   parts = [
@@ -201,13 +199,13 @@ def fields() -> str:
       'by `--config.FIELD=VALUE`, or in a config file. A fixed field keeps '
       'its value for as long as a run goes on: with another value, the run '
       'needs another workdir. Others may change when a run goes on.']
-  plugs = [(by, plug) for by in PLUG_FIELDS for plug in plug_fields.known(by)]
-  plugs += [('task.name', f'jaxrl_llm.examples.{file.stem}')
+  named = [(by, plug) for by in PLUG_FIELDS for plug in plugs.known(by)]
+  named += [('task.name', f'jaxrl_llm.examples.{file.stem}')
             for file in sorted((ROOT / 'examples').glob('*.py'))
             if 'def create(' in file.read_text()]
   choices = {
-      f'{by}={plug}': [*table_lib.hyperparameter_fields(by, plug).values()]
-      for by, plug in plugs}
+      f'{by}={plug}': [*table_lib.hyperparameters(by, plug).values()]
+      for by, plug in named}
   own = {field.name for fields in choices.values() for field in fields}
   common = [x for x in table_lib.table().values() if x.name not in own]
   section = lambda field: field.name.rpartition('.')[0] or 'The run'
@@ -217,8 +215,8 @@ def fields() -> str:
   for name in order:
     rows = _field_rows(x for x in common if section(x) == name)
     parts.append(f'## {name}\n\n' + _table(head, rows))
-  choices['off_policy=jackpot'] = fields_lib.JACKPOT
-  choices['actor.model'] = fields_lib.ACTOR
+  choices |= {section.choice: section.fields() for section in SECTIONS
+              if section.choice}
   parts.append(
       '## Fields of a choice\n\nThese exist with a choice alone. An actor of '
       'another model also has the fields of `model`, as `actor.model`.')

@@ -208,7 +208,7 @@ class Arithmetic:
 
   def __init__(self, options: Options, tokenizer: Any):
     self.options, self.tokenizer = options, tokenizer
-    self.stops = templates.stops(templates.make('chat'), tokenizer)
+    self.stops = templates.stops(templates.make_template('chat'), tokenizer)
     self.train, self.heldout = _problems(options, tokenizer)
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:

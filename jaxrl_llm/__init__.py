@@ -16,14 +16,10 @@ A loop of one's own is made of four calls, `Sampler`, `Sampler.sample`,
 used alone too: see notebooks/loop.py.
 """
 
-import glob
 import hashlib
 import json
 import os
-import sys
 from typing import Any, Callable, Iterable, Mapping, Sequence, TYPE_CHECKING
-
-from jaxrl_llm import start
 
 if TYPE_CHECKING:
   from jaxrl_llm.calls import Learner, load, Sampler, save
@@ -31,43 +27,6 @@ if TYPE_CHECKING:
 __all__ = ('Learner', 'Sampler', 'load', 'run', 'save')
 
 __version__ = '0.1.0'  # setup.py reads it here
-
-# It tells users that they lack PyTorch, which nothing here needs.
-os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
-
-_TPUS = '/dev/accel*', '/dev/vfio/[0-9]*'  # device files
-
-
-def _hide_libtpu(devices: Sequence[str] = _TPUS) -> None:
-  """Keeps JAX from loading libtpu on a machine that has no TPU.
-
-  The extras `aot` and `test` install libtpu as a compiler. Where there is no
-  TPU, JAX would still load it to look for one, and libtpu would print errors
-  and hold a lock of the whole machine.
-
-  Only this process is changed; what it starts finds its own way.
-
-  Args:
-    devices: patterns of the device files of TPUs.
-  """
-  if any(map(glob.glob, devices)) or any(
-      map(os.environ.get, ('JAX_PLATFORMS', 'JAX_FORCE_TPU_INIT'))):
-    return
-  known, path = 'libtpu' in sys.modules, os.environ.get('TPU_LIBRARY_PATH')
-  try:
-    import libtpu  # sets the variable to its own path, unless it has a value
-  except ImportError:
-    return
-  if path and not (known and path == libtpu.get_library_path()):
-    return  # the user's
-  os.environ.pop('TPU_LIBRARY_PATH', None)
-  # JAX passes over a TPU library that it cannot load, without a word, and goes
-  # on to other devices. Its option `jax_platforms` would have to name these.
-  libtpu.get_library_path = lambda: __file__
-
-
-_hide_libtpu()
-
 
 # (prompts, completions, **columns) -> a number or None for each response.
 Reward = Callable[..., Any]
@@ -117,9 +76,9 @@ def run(
   """
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
-  from jaxrl_llm import train
   from jaxrl_llm.base import own_code
   from jaxrl_llm.host import stages
+  from jaxrl_llm.jobs import train
   from jaxrl_llm.storage import paths, workdir
 
   if own_code.EXECUTING:
@@ -210,6 +169,3 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   from jaxrl_llm import calls
   return getattr(calls, name)
-
-
-start.begin()  # last: a config file may use all of the above

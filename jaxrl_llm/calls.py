@@ -47,8 +47,8 @@ from jaxrl_llm.types import RolloutTokens, Table
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
-# Fields and sections of the config that a class sets, and what stands before
-# their last name in its keywords. Two of `loss` say what a sampler records.
+# Fields and sections of the config that a class sets, and the prefix of their
+# last names in its keywords. Two of `loss` say what a sampler records.
 _OF_SAMPLER = {
     'seed': '', 'prompts_per_step': '', 'samples_per_prompt': '',
     'max_prompt': '', 'max_response': '', 'sampling.': '', 'mesh.': '',
@@ -198,7 +198,7 @@ class Sampler:
           'give one as tokenizer=, such as '
           'jaxrl_llm.base.tokenizer.CharTokenizer(alphabet).' if bare else
           f'model={model!r} has a tokeniser of its own: leave out tokenizer=.')
-    # The task only says what ends an answer in the model's chat format.
+    # The task only says how an answer ends in the model's chat format.
     config = config_lib.complete(config_lib.base(), {
         'model.preset' if preset else 'model.hf': model, 'task.name': 'math',
         'advantage': 'reinforce'}, 'own_loop')
@@ -214,7 +214,7 @@ class Sampler:
 
   @property
   def tokenizer(self) -> Tokenizer:
-    """Tokeniser, with what ends a response."""
+    """Tokeniser, with the tokens and texts that end a response."""
     return self.parts.task.tokenizer
 
   def follow(self, learner: 'Learner') -> None:
@@ -252,7 +252,7 @@ class Sampler:
     problems = [Problem(i, _text(prompt, i, self.tokenizer), '')
                 for i, prompt in enumerate(prompts)]
     weights, policy_step = self._policy()
-    sampler = parts.programs.writer.sampler
+    sampler = parts.programs.rollout_sampler.sampler
     heat = float(self._temperature() if temperature is None else temperature)
     if not heat >= 0:
       raise ValueError(f'temperature={heat} must be at least 0; 0 is greedy.')
@@ -291,7 +291,7 @@ class Sampler:
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
-    to_sampling = self.parts.programs.writer.to_sampling
+    to_sampling = self.parts.programs.rollout_sampler.to_sampling
     if self._learner is not None:
       # They are made anew in each call: kept, they would be in the way of the
       # update, which overwrites those that need no copy.
@@ -392,14 +392,14 @@ class Learner:
           f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
           f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
-    batch = self._scored(batch, table, old=programs.updates_per_round(
-        config, self.parts.stages) > 1)
+    batch = self._scored(batch, table, old=(
+        self.parts.stages.needs.updates_per_round > 1))
     # Of one size, since plans of other numbers of rows are other programs.
-    rows = rounds.at_their_places(
+    rows = rounds.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = rounds.run(
         self._learning, (self.state,), table, batch.tokens, [rows],
-        self.parts.stages.selection.select, None, rounds.Counts(
+        self.parts.stages.selection.select, None, rounds.RunCounts(
             self.steps, self.steps, int(self.state.step)))
     self.state, = outcome.learners
     self.steps += 1
@@ -410,8 +410,8 @@ class Learner:
   def score(self, batch: Batch) -> Batch:
     """Adds the log-probs of the policy as it is now.
 
-    They are what later steps compare theirs with: a batch may then be trained
-    on after other steps.
+    Later steps compute their ratios to these. So a batch may be trained on
+    after other steps.
     """
     return self._scored(batch, self._table(batch), old=True)
 
@@ -419,14 +419,14 @@ class Learner:
     """Adds log-probs that the loss needs and the batch lacks."""
     tokens, parts = batch.tokens, self.parts
     needed = {'old_logprobs': old,
-              'anchor_logprobs': programs.needs_anchor(parts.config)}
+              'anchor_logprobs': parts.stages.needs.anchor}
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = rounds.with_scores(
         self._learning, table, tokens._replace(**asked),
-        rounds.at_their_places(
+        rounds.masked_indices(
             batch.trained, programs.scored_rows(parts.programs)),
         (self.state.params,))
     return batch._replace(tokens=tokens._replace(
@@ -475,7 +475,8 @@ def save(
   Args:
     folder: on disk or in a bucket; made if needed.
     learner: with its sampler, whose count of calls is saved too.
-    extra: what the loop itself has to keep, JSON-able; `load` returns it.
+    extra: values that the loop itself has to keep, JSON-able; `load` returns
+      them.
 
   Raises:
     OSError: the state could not be written.
@@ -529,7 +530,7 @@ def _changed(
     who: their class, for errors.
     options: last name to value; a function stands for its name.
   """
-  for first in True, False:  # what others depend on comes first
+  for first in True, False:  # files that others depend on come first
     names = {}
     for field in config_lib.flatten(config):
       section, _, last = field.rpartition('.')

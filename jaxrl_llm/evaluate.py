@@ -23,193 +23,37 @@ the fields of the config it takes
   --k=1,8,16           of the pass@k and maj@k, short for eval.k
 """
 
-import contextlib
-import json
 import math
-import os
 import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
-from ml_collections import ConfigDict
-import rich
-
-from jaxrl_llm import checkpoint, sharding, tasks
-from jaxrl_llm import config as config_lib
-from jaxrl_llm.base import phases, plain, process_state, schedules
-from jaxrl_llm.evaluation import heldout, page, report, responses, weights
-from jaxrl_llm.host import build, stages
-from jaxrl_llm.monitoring import compiles, exits, progress
-from jaxrl_llm.sharding import distributed
-from jaxrl_llm.storage import paths
-from jaxrl_llm.storage import workdir as workdir_lib
-from jaxrl_llm.tasks import sets as task_sets
+from jaxrl_llm import cli
+from jaxrl_llm.base.place import Given
 
 
-def _content(problem: tasks.Problem) -> tuple[int, str, str]:
-  """Returns what tells a problem from others."""
-  return problem.id, problem.prompt, repr(problem.info)
-
-
-def problem_sets(
-    parts: build.Parts, files: Sequence[str],
-) -> tuple[dict[str, Sequence], int]:
-  """Loads the problems to evaluate on.
-
-  Args:
-    parts: task, and config of the evaluation.
-    files: sources for the task to load; none is its held-out problems, by file
-      if there are several.
-
-  Returns:
-    Name to problems, each of them once, without those whose prompts are too
-    long; and the number of the latter.
-
-  Raises:
-    ValueError: the task reads no files, a file has no problems that fit, or
-      the task cannot read one.
-  """
-  task, config = parts.task, parts.config
-  if files and not hasattr(task, 'load'):
-    raise ValueError(
-        f'The task {config.task.name} reads no files: leave out --files to '
-        'evaluate on its held-out problems.')
-  sets, left_out = {}, 0
-  names = [_normal(name) for name in files] or ['held-out']
-  for name in dict.fromkeys(names):
-    problems = task.load(name) if files else task.heldout
-    once = task_sets.distinct(task_sets.once(
-        problems, getattr(task, 'key', _content), [repr(name)]))
-    kept, _ = build.drop_long_prompts(once, task.tokenizer, config, name)
-    left_out += len(once) - len(kept)
-    sets[name] = kept
-  if not files:
-    some = heldout.spread(sets.pop('held-out'), config.eval.problems)
-    sets = {name or 'held-out': [some[row] for row in rows]
-            for name, rows in heldout.by_source(some).items()}
-    sets = sets or {'held-out': some}
-  return sets, left_out
-
-
-@process_state.narrow()
-def evaluate(
-    config: ConfigDict, which: str = 'best', *, files: Sequence[str] = (),
-    greedy: bool = False, player: str = 'policy') -> dict[str, Any]:
-  """Evaluates, and writes the results; see the top of this file.
-
-  Args:
-    config: checked by `config.validate`; its model must be that of the
-      checkpoint, all else may differ.
-    which: one of weights.CHECKPOINTS.
-    files: sources for the task to load; none is its held-out problems.
-    greedy: use temperature 0 instead of the config's.
-    player: one of config.PLAYERS.
-
-  Returns:
-    The content of `evaluation.json`: settings, `report.summary` of all
-    problems, and under 'files' the summary of each file.
-
-  Raises:
-    ValueError: there is no such checkpoint, or it is of another model; the task
-      cannot read the files; or the same evaluation is already running; or the
-      config has no actor.
-    OSError: the bucket of the workdir does not answer; or the folder of the
-      responses was removed, or taken over by another process.
-    Stopped: SIGTERM or SIGINT came; the responses are kept.
-  """
-  config = config_lib.of_player(config, player)
-  paths.reachable(config.workdir)
-  # A KL penalty would need a second copy of the model.
-  config.loss.kl_coef = 0.0
-  # Files of problems that are not evaluated need not exist.
-  if files and 'path' in config.task:
-    config.task.path = config.task.heldout = ()
-  name = config_lib.title(config, f'evaluation of {config.workdir}')
-  with (exits.stoppable(config.checkpoint.grace) as asked, progress.Display(
-      name, show=distributed.first(), brief=not config.log.display) as display):
-    display.say(name)
-    parts = build.parts(config, training=False)
-    parts.processes.channel.listen_to(asked)
-    return _evaluate(parts, which, files, greedy, player, display)
-
-
-def _evaluate(
-    parts: build.Parts, which: str, files: Sequence[str], greedy: bool,
-    player: str, display: progress.Display) -> dict[str, Any]:
-  """`evaluate`, once the parts are made."""
-  config, channel = parts.config, parts.processes.channel
-  sets, left_out = problem_sets(parts, files)
-  channel.agree(
-      {f'the content of {name}': build.digest(problems)
-       for name, problems in sets.items()}, 'between the processes')
-  workdir = paths.place(config.workdir)
-  if channel.count > 1 and channel.first:
-    workdir.mkdir(parents=True, exist_ok=True)
-  workdir_lib.check_shared(workdir, channel)
-  temperature = 0.0 if greedy else schedules.at(config.sampling.temperature)
-  with contextlib.closing(parts):
-    compiled = compiles.first(display.note)
-    compiles.expect(parts.large_programs(training=False))
-    display.note(parts.ends().rstrip())
-    with phases.phase('weights'):
-      params, step, identity = weights.load(
-          parts, which, display.update, player)
-    if said := checkpoint.untrained(workdir / 'checkpoints', which, step):
-      display.say(said)
-    settings = weights.settings(
-        parts.user_config, identity, temperature, parts.programs.model.dtype)
-    if further := getattr(parts.task.tokenizer, 'further_stops', ()):
-      settings['stops'] = further
-    folder = workdir / 'evaluation' / config_lib.fingerprint(settings)
-    with workdir_lib.held(folder, channel.first) as held:
-      if channel.first:
-        paths.write_whole(
-            folder / 'settings.json', json.dumps(settings, indent=1))
-      collected = responses.collect(
-          held.local / 'responses.jsonl', parts, responses.Source(
-              params, parts.sampling(temperature=temperature),
-              heldout.NOISE, step),
-          sets, samples=config.eval.samples, display=display,
-          gone=_gone(held))
-      compiled()
-      every = [row for rows in collected.values() for row in rows]
-      result = dict(
-          workdir=str(workdir), checkpoint=which, step=step,
-          temperature=temperature, samples=config.eval.samples,
-          max_prompt=config.max_prompt, max_response=config.max_response,
-          responses=str(folder / 'responses.jsonl'), left_out=left_out,
-          **report.summary(every, config.eval.k),
-          files={name: report.summary(rows, config.eval.k)
-                 for name, rows in collected.items()})
-      for place in (folder, workdir) if channel.first else ():
-        paths.write_whole(
-            place / 'evaluation.json',
-            json.dumps(plain.json(result), indent=1))
-        paths.write_whole(
-            place / 'evaluation.md', report.markdown(result))
-      # A checkpoint, or the model as it came, may be evaluated without a run.
-      if channel.first and config.log.report and (
-          workdir / 'metrics.jsonl').exists():
-        page.renew(workdir, workdir)
-  return result
-
-
-def _gone(held: workdir_lib.Folder) -> Callable[[], str]:
-  """Makes `gone` of `responses.collect`."""
-  gone = held.watch('settings.json')
-  return lambda: (
-      f'{held.path} was removed, or taken over by another process, during the '
-      'evaluation: run the same command again.') if gone() else ''
-
-
-def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
+def parse(argv: Sequence[str]) -> tuple[Given, Any, dict[str, Any]]:
   """Reads the command line; on a mistake ends the program with exit code 2.
 
-  Args:
-    argv: without the flags of a process among many.
-
   Returns:
-    The config, and the other arguments of `evaluate`.
+    The place among other processes, the config, and the other arguments of
+    `jobs.evaluate.evaluate`.
   """
+  from jaxrl_llm import config as config_lib
+  with config_lib.refused():
+    rest, options = _split(argv)
+    if options['player'] not in config_lib.PLAYERS:
+      raise ValueError(f'--player={options["player"]} is not known: use policy '
+                       'or actor.')
+    given, config, _ = cli.parse(rest, 'evaluate', __doc__)
+    if options['greedy'] and config.eval.samples > 1:
+      raise ValueError(
+          f'--samples={config.eval.samples} would be as many times the same '
+          'with --temperature=0: leave it out.')
+  return given, config, options
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+  """Splits the arguments of `evaluate` from those that all programs take."""
   short = {'--samples': '--config.eval.samples', '--k': '--config.eval.k',
            '--temperature': '--config.sampling.temperature'}
   which, files, greedy, rest = 'best', (), False, []
@@ -223,32 +67,19 @@ def parse(argv: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
     elif flag == '--files' and equals:
       files = tuple(filter(None, map(str.strip, value.split(','))))
       if not files:
-        _refuse(f'{arg} names no file.')
+        raise ValueError(f'{arg} names no file.')
     elif flag == '--temperature' and _number(value) <= 0:
       greedy = _number(value) == 0
       if not greedy:
-        _refuse(f'{arg} must be at least 0; 0 is greedy.')
+        raise ValueError(f'{arg} must be at least 0; 0 is greedy.')
     else:
       rest.append(short.get(flag, flag) + equals + value)
-  if which not in weights.CHECKPOINTS:
-    _refuse(f'--checkpoint={which} is not known: use best, last or start.')
-  if player not in config_lib.PLAYERS:
-    _refuse(f'--player={player} is not known: use policy or actor.')
+  if which not in ('best', 'last', 'start'):
+    raise ValueError(
+        f'--checkpoint={which} is not known: use best, last or start.')
   if greedy:
     rest = ['--config.eval.samples=1', '--config.eval.k=1', *rest]
-  config, _ = config_lib.parse(
-      rest, 'evaluate', f'{__doc__}\n{distributed.HELP}',
-      check=stages.validate)
-  if greedy and config.eval.samples > 1:
-    _refuse(f'--samples={config.eval.samples} would be as many times the same '
-            'with --temperature=0: leave it out.')
-  return config, dict(
-      which=which, files=files, greedy=greedy, player=player)
-
-
-def _normal(name: str) -> str:
-  """Returns one name for all ways to write the path of a file."""
-  return name if paths.in_bucket(name) else os.path.normpath(name)
+  return rest, dict(which=which, files=files, greedy=greedy, player=player)
 
 
 def _number(text: str) -> float:
@@ -259,29 +90,20 @@ def _number(text: str) -> float:
     return math.nan
 
 
-def _refuse(sentence: str) -> None:
-  sys.stderr.write(f'{sentence}\n')
-  sys.exit(2)
-
-
 def main() -> None:
   """The program."""
-  place, argv = distributed.parse(sys.argv[1:])
-  config, given = parse(argv)
-  sharding.keep_memory(  # before there are threads
-      config.mesh.keep_memory, large=config_lib.is_large(config))
-  with distributed.joined(place, config, {
-      **config_lib.flatten(config), **given}), exits.program(
-          'Interrupted; the same command goes on where it stopped.'):
-    result = evaluate(config, **given)
-    if not distributed.first():
-      return
-    print(report.title(result))
-    rich.print(report.table(result))
-    for line in report.notes(result):
-      print(line)
-    print(f'Written to {config.workdir}: evaluation.md, evaluation.json; every '
-          f'response to {result["responses"]}', flush=True)
+  with cli.starting():
+    given, config, options = parse(sys.argv[1:])
+    from jaxrl_llm.jobs import evaluate
+  with cli.running(
+      given, config, 'Interrupted; the same command goes on where it stopped.',
+      **options):
+    evaluate.show(evaluate.evaluate(config, **options), config.workdir)
+
+
+def __getattr__(name: str) -> Any:
+  from jaxrl_llm.jobs import evaluate
+  return getattr(evaluate, name)
 
 
 if __name__ == '__main__':

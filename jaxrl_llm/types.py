@@ -130,13 +130,13 @@ class LearnerBatch:
     behaviour_logprobs: [B, T] float32, as the sampler recorded them: before
       truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
     advantages: [B] float32.
-    old_logprobs: [B, T] float32 or None, from `Learner.score`. With None the
-      update uses its own log-probs, which is exact for the first update after
-      a rollout.
+    old_logprobs: [B, T] float32 or None, from `LearnerPrograms.score`. With
+      None the update uses its own log-probs, which is exact for the first
+      update after a rollout.
     anchor_logprobs: [B, T] float32 or None.
     top_ids: [B, K, T] int32 or None, likeliest tokens of the actor.
     top_logprobs: [B, K, T] float32 or None, their tempered log-probs.
-    z: [B, T] float32 or None, from `Learner.score`.
+    z: [B, T] float32 or None, from `LearnerPrograms.score`.
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
     actor_logprobs: [B, T] float32 or None, under the actor at the step of the
       rollout, as the trainer computes it, if it is another model.
@@ -214,8 +214,8 @@ class Table(NamedTuple):
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.
-    generated: [C] int32, how many of them the model wrote; all but those of
-      observations.
+    generated: [C] int32, tokens of the response that the model wrote; the
+      others are observations.
     truncated: [C] bool.
     trained: [C] bool, whether its tokens count in the loss.
     advantage: [C] float32; NaN before its round.

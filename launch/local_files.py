@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.base import own_code, signature
+from jaxrl_llm.base import declared, own_code
 from jaxrl_llm.config import nested, table
 from jaxrl_llm.host import sft_data, stages
 from jaxrl_llm.models import hf
@@ -118,7 +118,7 @@ def find(config: ConfigDict) -> dict[str, dict[str, pathlib.Path]]:
 
 def _element(kind: Any) -> Any:
   """Returns the type of a field's value that is no None, or of its elements."""
-  _, kind = signature.optional(kind)
+  _, kind = declared.optional(kind)
   return (*typing.get_args(kind), kind)[0]
 
 

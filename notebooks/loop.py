@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.host import batches, rollout
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss, optimizer
+from jaxrl_llm.learner import loss, optimizer, options
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages
@@ -33,11 +33,11 @@ def main(steps=61, show=print):
   sample = jax.jit(lambda *args: generate.generate(
       *args, cfg=model, sampler=generate.SamplerConfig(
           slots=P * N, max_response=T, stop_ids=tokenizer.stop_ids)))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, learner_lib.LearnerConfig(
           tokens=P * N, max_prompt=L, max_response=T, samples=N),
-      optimizer.make(
-          optimizer.OptimizerConfig(learning_rate=5e-4, steps=steps)))
+      optimizer.make_optimizer(
+          options.OptimizerConfig(learning_rate=5e-4), steps))
   hyper = loss.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})

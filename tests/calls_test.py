@@ -131,7 +131,8 @@ def test_any_number_of_prompts_is_one_program(learner):
   np.testing.assert_array_equal(
       more.tokens[:3 * N].reshape(3, N),
       many.tokens.reshape(3, -1)[:, :N])
-  assert writer.parts.programs.writer.sampler.generate._cache_size() == 1
+  made = writer.parts.programs.rollout_sampler.sampler
+  assert made.generate._cache_size() == 1
   assert (writer.sample(digits(3), N).tokens != more.tokens[:3 * N]).any()
   greedy = writer.sample(digits(3), 4, temperature=0).tokens.reshape(3, 4)
   assert (greedy == greedy[:, :1]).all()

@@ -173,7 +173,7 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)
-  monkeypatch.setattr(train.programs_lib.learner_lib, 'make', None)
+  monkeypatch.setattr(train.programs_lib.learner_lib, 'make_learner', None)
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match='There is no file .*jsonl'):
     train.train(config.load(str(ROOT / name), {

@@ -6,11 +6,12 @@ import os
 import signal
 from typing import Any, NamedTuple
 
+import jax
 import pytest
 
-from jaxrl_llm import train
 from jaxrl_llm.base import phases
 from jaxrl_llm.host import build, step_metrics
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import plots
 from tests.helpers import blocks, devices, memory, tiny
 
@@ -18,6 +19,9 @@ from tests.helpers import blocks, devices, memory, tiny
 # the caller has set come last and win.
 os.environ['XLA_FLAGS'] = f'{devices.QUICK} {os.environ.get("XLA_FLAGS", "")}'
 devices.keep_programs()
+# Where there is no TPU, libtpu, a compiler here, would print errors.
+jax.config.update(
+    'jax_platforms', os.environ.setdefault('JAX_PLATFORMS', 'cpu'))
 
 # A shell ignores them in what it runs in the background; so would the programs
 # that tests start and stop.
@@ -99,13 +103,13 @@ def drawn(monkeypatch, draw):
 @pytest.fixture(scope='session', autouse=True)
 def declared():
   """Fails where a step of any run has a metric that no module declares."""
-  report, log = step_metrics.report, train._log
+  report, log = step_metrics.report, loop._log
 
   def check(row):
     # Those of the user's own plugs are declared nowhere.
     unknown = blocks.hooks().undeclared(
         name for name in row if not name.startswith('sharper/'))
-    assert not unknown, f'METRICS of no module has {", ".join(unknown)}'
+    assert not unknown, f'No docstring of a module has {", ".join(unknown)}'
 
   def reported(*args, **given):
     found = report(*args, **given)
@@ -118,7 +122,7 @@ def declared():
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(step_metrics, 'report', reported)
-    patch.setattr(train, '_log', logged)
+    patch.setattr(loop, '_log', logged)
     yield
 
 
@@ -160,7 +164,7 @@ def run(tmp_path_factory) -> Run:
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(build, 'parts', lambda _: watched.parts)
     compiled, known = tiny.compiled_by_step(patch)
-    summary = train.train(config)
+    summary = loop.train(config)
   return Run(
       config, summary, parts, watched, compiled[:known[-1]], known)
 

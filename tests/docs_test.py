@@ -16,6 +16,7 @@ import shlex
 
 import pytest
 
+from jaxrl_llm.config.sections import SECTIONS
 from tests.helpers import blocks as blocks_lib
 
 ROOT = blocks_lib.ROOT
@@ -65,10 +66,7 @@ def _bound(node):
 @functools.cache
 def fields():
   """Returns the names of the config's fields, and of their sections."""
-  tree = ast.parse((PACKAGE / 'config/fields.py').read_text())
-  found = {call.args[0].value for call in ast.walk(tree)
-           if isinstance(call, ast.Call) and call.args
-           and getattr(call.func, 'id', '') == 'Field'}
+  found = {field.name for section in SECTIONS for field in section.fields()}
   return found | {name.partition('.')[0] for name in found}
 
 
@@ -169,7 +167,7 @@ def test_links_of_a_page_of_the_site():
   assert linked(
       '![](../docs/curves.png) [a](../README.md#two) [b](speed.md) '
       '[c](../notebooks) [d](../launch/run.py) [e](../launch/FITS.md) '
-      '[f](../jaxrl_llm/config/fields.py) [g](https://y.org/h.md) [i](#j)\n'
+      '[f](../jaxrl_llm/config/sections.py) [g](https://y.org/h.md) [i](#j)\n'
       '```text\n[k](none.md)\n```\n', 'docs/start.md') == (
       '![](curves.png) [a](index.md#two) [b](speed.md) '
       '[c](https://x.org/p/tree/main/notebooks) '

@@ -16,6 +16,8 @@ import pytest
 from jaxrl_llm import checkpoint, export, tasks, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.host import build
+from jaxrl_llm.jobs import export as export_job
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics, progress, summary
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
@@ -60,7 +62,7 @@ class FullDisk:
         self.lift()
       return take_step(parts, state, *rest)
 
-    monkeypatch.setattr(train, 'take_step', step)
+    monkeypatch.setattr(loop, 'take_step', step)
 
   def lift(self):
     resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
@@ -137,7 +139,7 @@ def test_a_worker_that_cannot_be_started_again_costs_no_step(
       raise ChildProcessError('no more processes')
     return take_step(parts, state, *rest)
 
-  monkeypatch.setattr(train, 'take_step', step)
+  monkeypatch.setattr(loop, 'take_step', step)
   with pytest.raises(ChildProcessError, match='no more processes'):
     train.train(tiny.load(
         tmp_path, steps=9, eval__every=0, checkpoint__every=0))
@@ -313,7 +315,7 @@ def test_a_workdir_that_goes_during_a_run(
     return take_step(parts, state, *rest)
 
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'take_step', step_of)
+    patch.setattr(loop, 'take_step', step_of)
     code, _, said = program(
         patch, capsys, tiny.load(tmp_path / 'run', steps=4, eval__every=0))
   assert code == 1 and '\n' not in said
@@ -349,7 +351,7 @@ def test_a_removed_folder_of_checkpoints_is_made_again(
       shutil.rmtree(tmp_path / 'checkpoints')
     return take_step(parts, state, *rest)
 
-  monkeypatch.setattr(train, 'take_step', step)
+  monkeypatch.setattr(loop, 'take_step', step)
   train.train(tiny.load(tmp_path, steps=3, checkpoint__every=10))
   assert whole(tmp_path) == [3] and not caplog.records
 
@@ -358,7 +360,7 @@ def test_an_export_on_a_full_disk_leaves_nothing(
     monkeypatch, capsys, tmp_path, parts):
   _, _, params = tiny.begin(parts)
   model = parts.programs.model
-  monkeypatch.setattr(export, 'parameters', lambda *_: (params, model, 3))
+  monkeypatch.setattr(export_job, 'parameters', lambda *_: (params, model, 3))
   config = tiny.load(tmp_path / 'run')
   (tmp_path / 'run').mkdir()
   (tmp_path / 'run' / 'config.json').write_text(config_lib.to_json(config))

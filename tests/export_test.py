@@ -16,6 +16,7 @@ from jaxrl_llm import checkpoint, config, evaluate, export, train
 from jaxrl_llm.base import tokenizer
 from jaxrl_llm.evaluation import weights
 from jaxrl_llm.host import build, sft, start_weights
+from jaxrl_llm.jobs import export as export_job
 from jaxrl_llm.models import hf, hf_config, lora, transformer
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import metrics
@@ -346,7 +347,7 @@ def test_a_gguf_file(origin, tmp_path, monkeypatch):
     assert ours.encode(text) == theirs.encode(text)
 
   of_no_model = tiny.load(tmp_path / 'run')
-  monkeypatch.setattr(export, 'parameters', None)
+  monkeypatch.setattr(export_job, 'parameters', None)
   with pytest.raises(ValueError, match='has no model.hf: export with --format'):
     export.export(of_no_model, tmp_path / 'no', form='gguf')
   assert not (tmp_path / 'no').exists()

@@ -21,6 +21,8 @@ from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.base import tokenizer
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.host import build
+from jaxrl_llm.jobs import evaluate as evaluate_job
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.launch import run
 from tests.helpers import tiny_hf
 
@@ -166,8 +168,8 @@ def _command(tmp_path_factory):
     patch.setattr(sys, 'path', [*sys.path])
     patch.setattr(huggingface_hub, 'snapshot_download', offline)
     patch.setattr(build, 'ModelTokenizer', lambda _: known)
-    patch.setattr(train, '_run', lambda config, *_: build.parts(config))
-    patch.setattr(evaluate, 'evaluate', before_sampling)
+    patch.setattr(loop, '_run', lambda config, *_: build.parts(config))
+    patch.setattr(evaluate_job, 'evaluate', before_sampling)
     logging.getLogger('absl').addHandler(handler)
     yield folder, ends
   logging.getLogger('absl').removeHandler(handler)

@@ -142,7 +142,7 @@ def test_a_step_reports_the_wave_that_it_sampled(parts):
 def test_waves_arrive_whole_and_in_order():
   """Waves of no, some and all of the rows come out three steps later."""
   config = tiny.load(actor__lag=3, off_policy='jackpot')
-  made = stages.make(config, 40)
+  made = stages.make_stages(config, 40)
   rng = np.random.default_rng(0)
   flight, sent, forms = buffer.no_waves(config, made), [], set()
   for number in range(12):
@@ -164,7 +164,7 @@ def test_waves_arrive_whole_and_in_order():
 
 def test_without_a_lag_nothing_is_in_flight():
   config = tiny.load()
-  made = stages.make(config, 40)
+  made = stages.make_stages(config, 40)
   assert buffer.no_waves(config, made) == ()
   assert buffer.exchange((), 'ask', 'rows', config, made) == (
       (), 'ask', 'rows')
@@ -173,5 +173,5 @@ def test_without_a_lag_nothing_is_in_flight():
 @pytest.mark.parametrize('lag, rows', [(0, 0), (1, 16), (3, 48)])
 def test_the_size_of_waves_in_flight_is_said(lag, rows):
   config = tiny.load(actor__lag=lag)
-  said = buffer.size(config, stages.make(config, 40))
+  said = buffer.size(config, stages.make_stages(config, 40))
   assert (f'{rows} rollouts' in said) if rows else said == ''

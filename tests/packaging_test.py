@@ -53,7 +53,8 @@ def test_a_wheel_has_every_file_of_the_package_and_nothing_else(
          for path in folder.rglob('*')
          if path.is_file() and path.parent.name != '__pycache__'}
   assert found == own
-  assert {'jaxrl_llm/py.typed', 'jaxrl_llm/configs/pkpo/countdown.py',
+  assert {'jaxrl_llm/py.typed', 'jaxrl_llm/config/coming_from_trl.md',
+          'jaxrl_llm/configs/pkpo/countdown.py',
           'jaxrl_llm/configs/real/requirements.txt',
           'jaxrl_llm/launch/aot/check.py'} <= found
 
@@ -201,6 +202,7 @@ def test_a_wheel_without_a_checkout(wheel):
   for name in ('train', 'evaluate', 'export', 'sweep', 'report',
                'compile-check'):
     assert 'jaxrl_llm.' in run(wheel, f'jaxrl-{name}', '--help')
+  assert 'samples_per_prompt' in run(wheel, 'jaxrl-train', '--help=verl')
   train = 'jaxrl-train', '--config=countdown', *SMALL, '--config.steps=20'
   run(wheel, *train)
   assert (work / 'runs/countdown/summary.json').exists()

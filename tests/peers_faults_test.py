@@ -22,18 +22,18 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
+from jaxrl_llm.base import place
 from jaxrl_llm.evaluation import page
 from jaxrl_llm.host import build, choices, programs, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
-from jaxrl_llm.learner import optimizer
+from jaxrl_llm.learner import options
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
-from jaxrl_llm.sharding import distributed
 from jaxrl_llm.types import LearnerBatch, Prompts, Requests
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import policy_gap
@@ -252,7 +252,7 @@ def test_every_command_in_the_readme_is_understood(
               programs[argv[2]]), command
       else:
         assert argv[2] in ('jaxrl_llm.train', 'jaxrl_llm.sft'), command
-        config_lib.parse(distributed.parse(argv[3:])[1])
+        config_lib.parse(place.split(argv[3:])[1])
     except SystemExit as end:
       said = capsys.readouterr().err
       assert end.code == 0, f'{where}: {command}\n{said}'
@@ -287,7 +287,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   config = tiny.load(
       tmp_path, steps=2, sft__steps=1, overlong__mode='penalty',
       overlong__window=3, sft__cache=tmp_path / 'warm')
-  make_parts, learner_make = build.parts, programs.learner_lib.make
+  make_parts, learner_make = build.parts, programs.learner_lib.make_learner
 
   def built(config):
     # Reads what it reads; its programs stay uncompiled.
@@ -307,11 +307,11 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
     run = sft.run
 
     def quick(*args, **more):
-      patch.setattr(programs.learner_lib, 'make', no_learner)
+      patch.setattr(programs.learner_lib, 'make_learner', no_learner)
       try:
         return run(*args, **more)
       finally:
-        patch.setattr(programs.learner_lib, 'make', learner_make)
+        patch.setattr(programs.learner_lib, 'make_learner', learner_make)
 
     patch.setattr(sft, 'run', quick)
     train.train(config)
@@ -327,5 +327,5 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
           ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
-  named = set(inspect.signature(optimizer.OptimizerConfig).parameters)
+  named = set(inspect.signature(options.OptimizerConfig).parameters)
   assert set(config.optimizer.keys()) <= named

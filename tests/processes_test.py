@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import checkpoint
+from jaxrl_llm.base import place
 from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import distributed, processes
 from tests import resume_test
@@ -168,18 +169,18 @@ def test_a_difference_is_named(monkeypatch):
     (['--stopped_code=256'], '--stopped_code=256 must be')])
 def test_wrong_flags_are_one_sentence(argv, said):
   with pytest.raises(ValueError, match=said):
-    distributed.split(argv)
+    place.split(argv)
 
 
 def test_flags_are_taken_out():
-  given, rest = distributed.split([
+  given, rest = place.split([
       '--config=a', '--process_count=2', '--process_id=1',
       '--coordinator=[::1]:80'])
   assert given == (2, 1, '[::1]:80', 0) and rest == ['--config=a']
-  assert distributed.split(['--process_count=auto'])[0].count == 'auto'
-  assert distributed.split(['a'])[0].count is None
-  assert distributed.split(['--process_count=1'])[0].count == 1
-  given, rest = distributed.split(['--stopped_code=75', '--config=a'])
+  assert place.split(['--process_count=auto'])[0].count == 'auto'
+  assert place.split(['a'])[0].count is None
+  assert place.split(['--process_count=1'])[0].count == 1
+  given, rest = place.split(['--stopped_code=75', '--config=a'])
   assert given == (None, None, None, 75) and rest == ['--config=a']
 
 

@@ -33,9 +33,9 @@ def test_a_step_is_written_by_8_bits_and_rejects_what_differs(parts):
 
 def test_evaluations_are_not_quantised(parts):
   made = parts.programs
-  assert made.writer.sampler.sampler.kv == 'float8'
+  assert made.rollout_sampler.sampler.sampler.kv == 'float8'
   assert made.sampler.sampler.kv is None
-  kinds = jax.tree.map(lambda x: x.dtype, made.writer.weights)
+  kinds = jax.tree.map(lambda x: x.dtype, made.rollout_sampler.weights)
   assert kinds['embed'] == kinds['layers']['q'] == jnp.int8
   full = made.policy.sampling(None).result
   assert {x.dtype for x in jax.tree.leaves(full)} == {jnp.dtype('float32')}
@@ -43,7 +43,7 @@ def test_evaluations_are_not_quantised(parts):
 
 def test_weights_alone_leave_the_sampler_of_evaluations_what_it_is():
   made = build.parts(tiny.load(sampling__weights='float8')).programs
-  assert made.sampler is made.writer.sampler
+  assert made.sampler is made.rollout_sampler.sampler
 
 
 def test_the_printed_layout_has_the_scales(parts):
@@ -69,7 +69,7 @@ def test_the_estimate_of_memory_knows_the_types():
     model = config_lib.model_config(config)
     return {part.name: part.bytes for part in memory.parts(
         config, model, dict(data=1, fsdp=1, tensor=1),
-        build.stages_lib.make(config), 6, training=True)}
+        build.stages_lib.make_stages(config), 6, training=True)}
 
   # Few rows in an update, so that the sampler needs more.
   few = dict(learner__tokens_per_microbatch=1, learner__vocab_chunk=1)

@@ -15,7 +15,7 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import config, evaluate, export, train
 from jaxrl_llm.base import tokenizer
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import methods
 from tests.helpers import blocks, devices, tiny_hf
 
 PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}
@@ -165,7 +165,7 @@ def test_your_own_advantage(tmp_path, monkeypatch):
   c = config.load(
       str(devices.ROOT / 'configs/countdown.py'), {**named, 'sharper.power': 3})
   config.validate(c)
-  values, _ = choices.advantage(c)(
+  values, _ = methods.advantage(c)(
       jnp.array([[1.0, 0.0, 0.0, 0.0], [1.0, jnp.nan, 0.0, 1.0]]),
       jnp.array([[True] * 4, [True, False, True, False]]), jnp.uint32(0))
   np.testing.assert_allclose(values, [

@@ -108,8 +108,9 @@ def test_loss_and_gradient_are_those_of_transformers(
   as far at most.
   """
   rate = 64.0  # The step is long beside the rounding of the weights.
-  monkeypatch.setattr(optimizer_lib, 'make', lambda _: optimizer_lib.Optimizer(
-      optax.sgd(rate), optax.constant_schedule(rate)))
+  monkeypatch.setattr(
+      optimizer_lib, 'make_optimizer', lambda _: optimizer_lib.Optimizer(
+          optax.sgd(rate), optax.constant_schedule(rate)))
   parts = build.parts(load(
       origin, tmp_path, learner__tokens_per_microbatch=tokens, **lengths),
                       training=False)
@@ -119,7 +120,7 @@ def test_loss_and_gradient_are_those_of_transformers(
   params = parts.programs.policy.init(parts.key)
   before = jax.tree.map(np.asarray, params)
   batch = data.batch(data.rows(0))
-  plan = sft.Phase(parts, data, learner, None, None, None).plan(batch)
+  plan = sft.SftSetting(parts, data, learner, None, None, None).plan(batch)
   assert plan.sizes.single == (tokens > 1)
   after, metrics = learner.update(
       learner.init(params), parts.shard_rows(batch), plan,

@@ -13,6 +13,7 @@ from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import build, choices
 from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import AdvantageError, Stopped
@@ -336,7 +337,7 @@ def test_a_resumed_run_has_the_same_anchor(
     return take_step(parts, state, fixed, *rest)
 
   reuse(tiny.watch(several, tiny.by_length).parts)
-  monkeypatch.setattr(train, 'take_step', spy)
+  monkeypatch.setattr(loop, 'take_step', spy)
   fields = dict(
       learner__epochs=2, learner__updates=2, loss__kl_coef=.2, seed=5)
   train.train(tiny.load(tmp_path, steps=2, **fields))
@@ -441,7 +442,7 @@ def test_asked_to_stop_in_an_evaluation(
     train.train(config)
   assert checkpoint.score(root, step) is None
   taken, take_step = [], train.take_step
-  monkeypatch.setattr(train, 'take_step', lambda parts, state, *args: (
+  monkeypatch.setattr(loop, 'take_step', lambda parts, state, *args: (
       taken.append(state.step), take_step(parts, state, *args))[1])
   train.train(config)
   assert taken == list(range(step, 2))

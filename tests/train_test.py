@@ -16,6 +16,7 @@ from jaxrl_llm import checkpoint, rewards, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import build, choices, programs
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import compiles, health, metrics, summary, timing
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.rewards import Verdict
@@ -394,7 +395,7 @@ def test_a_summary_is_of_a_run_that_is_finished(
   """Launchers tell by it a finished run from one that was asked to stop."""
   reuse(parts)
   file, take, seen = tmp_path / 'summary.json', train.take_step, []
-  monkeypatch.setattr(train, 'take_step', lambda *args: (
+  monkeypatch.setattr(loop, 'take_step', lambda *args: (
       seen.append(file.exists()), take(*args))[1])
   for steps in (1, 2, 2):
     train.train(tiny.load(tmp_path, steps=steps))

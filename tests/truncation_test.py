@@ -20,7 +20,7 @@ def test_tempered_logprobs_are_recorded_where_something_truncates(
   mesh = build.sharding.make_mesh(1, 1, 1)
   config = tiny.load(**fields)
   made = programs.make_sampler(
-      config, mesh, None, Stops(()), stages.make(config).curriculum)
+      config, mesh, None, Stops(()), stages.make_stages(config).curriculum)
   assert made.sampler.tempered is tempered
 
 

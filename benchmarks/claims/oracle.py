@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import train
 from jaxrl_llm.host import batches, rollout
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -97,7 +97,8 @@ def probe_gradient(
     parts: Any, state: Any, fixed: Any, policy: tuple[ModelConfig, float],
 ) -> Any:
   """Samples a probe batch, and returns its gradient of the mean reward."""
-  config, task, writer = parts.config, parts.task, parts.programs.writer
+  config, task = parts.config, parts.task
+  sampler = parts.programs.rollout_sampler
   model, temperature = policy
   n, count = config.samples_per_prompt, config.prompts_per_step
   rng = np.random.default_rng((config.seed, state.step, FIRST))
@@ -109,12 +110,12 @@ def probe_gradient(
           np.repeat(np.arange(count), n),
           FIRST + np.tile(np.arange(n), count), config.max_response))
   responses = rollout.respond(
-      parts.sample, writer.to_sampling(
+      parts.sample, sampler.to_sampling(
           state.learner.params, fixed.frozen[0]), call, parts.step_key(
               parts.replicate(np.uint32(state.step))), fixed.sampling,
       tokenizer=task.tokenizer, processes=parts.processes)
   with jax.transfer_guard('allow'):
-    judged = rollout.submit(task, responses, parts.processes)()
+    judged = rollout.start_judging(task, responses, parts.processes)()
     advantage = np.asarray(advantages.rloo(
         jnp.nan_to_num(judged.reward.reshape(count, n)),
         where=judged.valid.reshape(count, n))).reshape(-1)
@@ -138,7 +139,7 @@ def picking(config: Any) -> Iterator[None]:
     config: of the run. Its selection is `largest_advantage`, which makes room
       for the candidates; it is not asked which to pick.
   """
-  model, learn = config_lib.model_config(config), train.learn
+  model, learn = config_lib.model_config(config), loop.learn
   temperature = config.sampling.temperature
   last = config.largest_advantage.rounds
 
@@ -166,5 +167,5 @@ def picking(config: Any) -> Iterator[None]:
         parts._replace(programs=parts.programs._replace(stages=stages)), state,
         fixed, absorbed, tokens, timer)
 
-  with mock.patch.object(train, 'learn', learn_by_oracle):
+  with mock.patch.object(loop, 'learn', learn_by_oracle):
     yield

@@ -1,4 +1,4 @@
-r"""Verifier for mathematical answers: compares what they mean, not their text.
+r"""Verifier for mathematical answers: compares their meaning, not their text.
 
 The answer of a response (`responses.py`) and the reference are read whole by
 one grammar (`grammar.py`) into shapes: numbers, expressions, tuples, lists,

@@ -333,7 +333,7 @@ def _bound(node: Node) -> Node:
 
 
 def _with_argument(node: Node, reference: Node) -> Node:
-  """Renames the argument in f(t) = t + 1 to that of the reference."""
+  """Renames the argument in f(t) = t + 1 as in the reference."""
   calls = [x.args[1][0] for x in (node, reference)]
   if all(c.op == 'call' and len(c.args[1]) == 1 and c.args[1][0].op == 'name'
          for c in calls) and calls[0].args[0] == calls[1].args[0]:

@@ -324,7 +324,7 @@ class _Evaluator:
     return self.of(drawn(' '.join(map(self._text, parts)), -3, 3))
 
   def _text(self, part: Any) -> str:
-    """Writes what equal parts have in common."""
+    """Returns the text of a part, the same for equal parts."""
     if isinstance(part, str):
       return part
     if not isinstance(part, Node):

@@ -34,8 +34,8 @@ class Node(NamedTuple):
   """A part of an answer.
 
   Attributes:
-    op: what it is. Expressions: 'number', 'name', 'infinity', '+', '*', '/',
-      '^', 'neg', 'pm', 'mp', 'root', 'function', 'log', 'call', 'abs', 'norm',
+    op: its kind. Expressions: 'number', 'name', 'infinity', '+', '*', '/', '^',
+      'neg', 'pm', 'mp', 'root', 'function', 'log', 'call', 'abs', 'norm',
       'floor', 'ceil', '!', '!!', 'degree', 'binomial', 'mod', 'accent'. Wholes:
       'list', 'set', 'tuple' (also of an interval), 'matrix', 'relation',
       'quantity', 'either' and 'both' (relations with 'or' or 'and' between
@@ -672,7 +672,7 @@ class _Parser:
     return self._command(text)
 
   def _command(self, text: str) -> Node:
-    """Reads what begins with a command."""
+    """Reads an expression that begins with a command."""
     if text == r'\frac':
       return self._fraction()
     if text == r'\sqrt':
@@ -798,7 +798,7 @@ class _Parser:
     return node
 
   def _stacked(self, node: Node) -> Node:
-    """Reads what stands below, as in n \\choose k and 3 \\over 4."""
+    """Reads the lower part, as in n \\choose k and 3 \\over 4."""
     if self._take(r'\choose'):
       return Node('binomial', (_scalar(node), _scalar(self._sum())))
     return _quotient(node, self._sum()) if self._take(r'\over') else node
@@ -846,7 +846,7 @@ class _Parser:
     return self._argument()
 
   def _bracket(self, opening: str) -> Node:
-    """Reads what is in parentheses or square brackets."""
+    """Reads the content of parentheses or square brackets."""
     bars, self._bars = self._bars, 0
     start = self._at
     inside = self.answer()

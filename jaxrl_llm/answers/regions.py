@@ -157,7 +157,7 @@ def _outside(spans: list[Span]) -> list[Span]:
 
 
 def _common(regions: list[list[Span]]) -> list[Span]:
-  """Returns what several regions have in common."""
+  """Returns the intersection of several regions."""
   found = _merged(regions[0])
   for other in regions[1:]:
     found = _merged([

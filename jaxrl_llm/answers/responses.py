@@ -95,7 +95,7 @@ def with_opened(prompt: str, text: str, tags: Sequence[str] = TAGS) -> str:
 
 
 def final_part(text: str, tags: Sequence[str] = TAGS) -> str:
-  """Returns what follows the last end of a reasoning block.
+  """Returns the text after the last end of a reasoning block.
 
   Args:
     text: the response, with the tag that its prompt ended with, if any.

@@ -86,7 +86,7 @@ def _signed(node: Any, sign: int) -> Any:
 
 
 def name_of(node: Node) -> str:
-  """Returns the name of what an equation gives a value to, or ''."""
+  """Returns the name that an equation defines by this side, or ''."""
   op, args = node
   if op in ('name', 'word', 'call'):
     return form(node)

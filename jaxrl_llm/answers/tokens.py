@@ -1,4 +1,4 @@
-r"""Tokens of mathematical answers: one spelling of what LaTeX writes in many.
+r"""Tokens of mathematical answers: one spelling for the many of LaTeX.
 
 Fonts, sizes, spaces, delimiters and Unicode signs disappear here, so that the
 grammar (`grammar.py`) has one token for each sign that changes a value. Nothing

@@ -4,9 +4,10 @@ import dataclasses
 import functools
 import inspect
 from types import ModuleType
+import typing
 from typing import Any, Callable, Mapping, NamedTuple
 
-from jaxrl_llm.base import own_code, plain, signature
+from jaxrl_llm.base import declared, own_code, plain
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,6 +23,8 @@ class PlugField:
       name.
     shared: whether a field that two plugs have is the same thing, so that it
       keeps its value when another plug is chosen.
+    affects: what another value of a hyperparameter changes, if its declaration
+      says nothing.
     of_module: (name, module) -> plug of a module that has no `create`; None if
       it is none.
   """
@@ -31,6 +34,7 @@ class PlugField:
   keywords: tuple[str, ...] = ()
   prefix: str = ''
   shared: bool = False
+  affects: tuple[str, ...] = (declared.WEIGHTS,)
   of_module: Callable[
       [str, ModuleType], Callable[..., Any] | None] | None = None
 
@@ -42,14 +46,14 @@ class Plug(NamedTuple):
     field: the field that names it.
     name: the name.
     function: the function.
-    hyperparameters: field of the config to hyperparameter.
+    hyperparameters: name of each hyperparameter's field to the field.
     keywords: what it takes of `PlugField.keywords`.
     packaged: whether it is one of the package's own.
   """
   field: str
   name: str
   function: Callable[..., Any]
-  hyperparameters: dict[str, signature.Hyperparameter]
+  hyperparameters: dict[str, declared.Field]
   keywords: tuple[str, ...]
   packaged: bool
 
@@ -66,12 +70,12 @@ class Plug(NamedTuple):
       values: field to value, at least of the hyperparameters.
     """
     arguments, structs = {}, {}
-    for field, parameter in self.hyperparameters.items():
+    for name, field in self.hyperparameters.items():
       into = structs.setdefault(
-          parameter.struct, {}) if parameter.struct else arguments
-      into[parameter.name] = values[field]
+          field.struct, {}) if field.struct else arguments
+      into[field.parameter] = values[name]
     if structs:
-      types = signature.types_of(self.function)
+      types = typing.get_type_hints(self.function)
       # A ValueError is the plug's own sentence about a value.
       with own_code.blamed(
           f'Options of {self.field}={self.name} fail', ValueError):
@@ -127,9 +131,16 @@ def _plug(
     takes: PlugField, name: str, function: Callable[..., Any], section: str, *,
     packaged: bool) -> Plug:
   """Returns a plug whose fields, without a prefix, are in a section."""
-  return Plug(takes.field, name, function, {
-      f'{takes.prefix or f"{section}."}{one.name}': one
-      for one in signature.hyperparameters(
-          function, takes.given, takes.keywords, f'{takes.field}={name}')},
-      tuple(name for name in takes.keywords
-            if name in inspect.signature(function).parameters), packaged)
+  plug_name, fields = f'{takes.field}={name}', {}
+  for one in declared.of_function(
+      function, takes.given, takes.keywords, plug_name, affects=takes.affects,
+      chosen_by=takes.field):
+    if one.name == 'name':
+      raise ValueError(
+          f'Option name of {plug_name} has the name of the field that chooses '
+          'it: rename it.')
+    one = one._replace(name=f'{takes.prefix or f"{section}."}{one.name}')
+    fields[one.name] = one
+  return Plug(takes.field, name, function, fields, tuple(
+      name for name in takes.keywords
+      if name in inspect.signature(function).parameters), packaged)

@@ -55,7 +55,7 @@ def canonical(text: Any, kind: type = int) -> str:
   return ','.join(f'{step}:{value}' for step, value in pairs)
 
 
-def make(text: Any) -> Callable[..., Any]:
+def make_schedule(text: Any) -> Callable[..., Any]:
   """Makes the jittable function (steps done []) -> value [] int32."""
   import jax.numpy as jnp  # here, so that --help need not wait for it
   steps, values = zip(*pieces(text))

@@ -120,6 +120,16 @@ class CharTokenizer:
     return [self.decode([i, self.stop_ids[0]]).encode() for i in range(size)]
 
 
+def transformers() -> Any:
+  """Imports transformers, which takes seconds.
+
+  It would say that PyTorch is missing, which nothing here needs.
+  """
+  os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
+  import transformers as library
+  return library
+
+
 class ModelTokenizer:
   """The tokeniser in the folder of a Hugging Face model.
 
@@ -139,12 +149,12 @@ class ModelTokenizer:
       ValueError: it cannot be loaded, or no token that ends a response is
         named.
     """
-    import transformers
     listed = _listed_stops(folder)  # it would not say which file is wrong
     # AutoTokenizer would take the class of the model's family, with its own
     # split of texts, not the one that a GGUF file names.
-    kind = (transformers.PreTrainedTokenizerFast
-            if (folder / 'model.gguf').exists() else transformers.AutoTokenizer)
+    library = transformers()
+    kind = (library.PreTrainedTokenizerFast
+            if (folder / 'model.gguf').exists() else library.AutoTokenizer)
     try:
       self._own = kind.from_pretrained(folder, local_files_only=True)
       # Some kinds have special tokens even without any file.

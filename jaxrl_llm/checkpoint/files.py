@@ -57,7 +57,7 @@ def untrained(directory: paths.Text, which: str, step: int) -> str:
 
 
 def saving(directory: paths.Path, size: int) -> Any:
-  """Makes a phase of a save; on disk, it counts what is there so far.
+  """Makes a phase of a save; on disk, it counts the bytes so far.
 
   Args:
     directory: of the steps.
@@ -134,7 +134,7 @@ def set_aside(root: paths.Path, step: int, name: str = TORN) -> None:
 
 
 def settle(root: paths.Path) -> None:
-  """Ends what `set_aside` began; no save may be under way.
+  """Finishes the work of `set_aside`; no save may be under way.
 
   A step that was to be replaced is removed once the new one is whole, and else
   gets its name back. A torn one is removed once it or a later step is whole.

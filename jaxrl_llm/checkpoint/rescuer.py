@@ -17,7 +17,7 @@ def rescue(
 
   Args:
     workdir: folder that is gone.
-    describe: writes into a folder what else a run needs to go on.
+    describe: writes the other files that a run needs to go on into a folder.
     config: see `Checkpointer`.
     step: see `Checkpointer.save`, as `state` and `host`.
     state: to be saved.

@@ -74,7 +74,7 @@ def restore(
     differs: config of the checkpoint -> phrases that name its conflicts with
       this run; None accepts any config.
     best: prefer the best score to the newest step.
-    partial: `like` may leave out part of what was saved.
+    partial: `like` may leave out part of the saved state.
     channel: `processes.Channel` between the processes of the run, which all
       call this; the first one looks for damage. None for this process alone.
 
@@ -114,7 +114,7 @@ class Checkpointer:
   def __init__(
       self, directory: paths.Text, config: _Config, *, keep: int = 2,
       timeout: int = 600, channel: Any = None):
-    """Opens a directory, made if needed, and clears what a killed run left.
+    """Opens or makes a directory, and clears the remains of a killed run.
 
     Args:
       directory: holds the steps.
@@ -130,7 +130,7 @@ class Checkpointer:
     self._root = paths.absolute(directory)
     self._config = json.loads(json.dumps(config))
     self._saving: int | None = None
-    self._size = 0  # bytes of what is being saved
+    self._size = 0  # bytes of the save under way
     self._fresh = True  # whether Orbax knows which steps are there
     self._channel = channel
     self._first = channel is None or channel.first
@@ -202,7 +202,7 @@ class Checkpointer:
       step: its number; a step that is there already is left as it is.
       state: tree of jax.Array, NumPy arrays and Python numbers.
       host: JSON-able dictionary.
-      score: what the best checkpoint has most of; None or NaN does not
+      score: the best checkpoint has the highest; None or NaN does not
         compete.
       again: write the step anew if it is there already.
 
@@ -246,7 +246,7 @@ class Checkpointer:
   def check(self, step: int) -> None:
     """Waits, and raises OSError if a step is not on disk."""
     self.wait()
-    # Other hosts may see what the first process wrote some seconds later.
+    # Other hosts may see the files of the first process some seconds later.
     there = not self._first or step in files.steps(self._root)
     if self._channel is not None:
       there = self._channel.gather(there)[0]
@@ -256,7 +256,7 @@ class Checkpointer:
           'the same command again.')
 
   def close(self) -> None:
-    """Waits, and releases the threads; what fails is a warning, as in `save`.
+    """Waits, and releases the threads; a failure is a warning, as in `save`.
     """
     self.wait()
     try:
@@ -303,7 +303,7 @@ class Checkpointer:
     return again or not known
 
   def _agreed(self, call: Callable[[], Any]) -> Any:
-    """Returns what a call to the storage returns in the first process.
+    """Returns the first process's result of a call to the storage.
 
     Raises in all processes if it fails in one: no process may wait for others
     that have given up.
@@ -328,7 +328,7 @@ class Checkpointer:
     self._fresh = True
 
   def _give_up(self, error: Exception) -> None:
-    """Reports a failed save, and clears what it left."""
+    """Reports a failed save, and clears its remains."""
     self._fresh = False
     with contextlib.suppress(Exception):  # else before the next save
       self._clear()
@@ -351,7 +351,7 @@ class Checkpointer:
       self._channel.gather()
 
   def _clear(self) -> None:
-    """Mends what unfinished saves left; none may be under way."""
+    """Mends the folders of unfinished saves; none may be under way."""
     if not self._first:
       return
     with paths.explained(self._root):

@@ -63,7 +63,7 @@ def read(
     directory: holds the arrays of `encode`, as Orbax wrote them.
     saved: names, shapes and types from `encode`.
     like: the tree to fill.
-    partial: `like` may leave out part of what was saved.
+    partial: `like` may leave out part of the saved state.
 
   Returns:
     A tree like `like`.

@@ -1,4 +1,4 @@
-"""Configs: made from a table of fields, a file, and the command line.
+"""Configs: made from declared fields, a file, and the command line.
 
 A config file is a document. At its top it has the command, the time it takes
 and the result to expect, then
@@ -20,7 +20,7 @@ command line overrides it field by field:
 `--config=file.py:arg` calls `get_config(arg)`, `--config=run/config.json` takes
 the config that a run has saved, and `--help` prints the fields by what they
 are for. A name that TRL, verl or OpenRLHF has for a field is answered with the
-field (`foreign.py`).
+field (`names.py`, from the tables of docs/coming_from_trl.md).
 
 The files in `configs/` are part of the package. They are found by their names
 in any folder, as in `--config=pkpo/gemma2_2b_math:4k`; and another config file
@@ -34,16 +34,16 @@ can build on one of them:
     return c
 """
 
+from jaxrl_llm.base.declared import EVALUATION, ROUNDING, SFT, WEIGHTS
 from jaxrl_llm.config.auto_values import choices, with_saved_auto_values
 from jaxrl_llm.config.checks import validate
-from jaxrl_llm.config.command_line import parse, split
+from jaxrl_llm.config.command_line import parse, refused, split
 from jaxrl_llm.config.compare import (
     affecting,
     difference,
     fingerprint,
     resume_conflicts,
 )
-from jaxrl_llm.config.field import EVALUATION, ROUNDING, SFT, WEIGHTS
 from jaxrl_llm.config.files import (
     base,
     complete,
@@ -62,13 +62,14 @@ from jaxrl_llm.config.model import (
     PLAYERS,
 )
 from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.sections import as_section
 from jaxrl_llm.config.table import has_actor, has_sft, sft_of_lora
 from jaxrl_llm.config.values import to_text
 
 __all__ = (
     'EVALUATION', 'PLAYERS', 'ROUNDING', 'SFT', 'WEIGHTS', 'actor_model',
-    'affecting', 'base', 'choices', 'complete', 'difference', 'fingerprint',
-    'flatten', 'has_actor', 'has_sft', 'is_large', 'load', 'load_file',
-    'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
-    'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json', 'to_text',
-    'validate', 'with_saved_auto_values')
+    'affecting', 'as_section', 'base', 'choices', 'complete', 'difference',
+    'fingerprint', 'flatten', 'has_actor', 'has_sft', 'is_large', 'load',
+    'load_file', 'model_config', 'name_of', 'of_actor', 'of_player', 'parse',
+    'refused', 'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json',
+    'to_text', 'validate', 'with_saved_auto_values')

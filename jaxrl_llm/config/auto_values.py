@@ -8,7 +8,7 @@ import json
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config.files import from_json
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import flatten, nested

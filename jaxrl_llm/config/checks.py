@@ -5,16 +5,15 @@ from typing import Callable, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
-from jaxrl_llm.config import values
-from jaxrl_llm.config.fields import AUTO
+from jaxrl_llm.base.declared import AUTO
+from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config.model import actor_model, model_config
 from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
-from jaxrl_llm.plugs import PLUG_FIELDS
 
 _MOST = 3  # sentences about one config
 
@@ -26,13 +25,15 @@ def check_options(config: ConfigDict) -> None:
     plugs.chosen(field, flat)
 
 
-def validate(config: ConfigDict, *, hub: bool = True) -> None:
+def validate(
+    config: ConfigDict, *, hub: bool = True, models: bool = True) -> None:
   """Checks the fields one by one and against each other.
 
   Args:
     config: from `load`, or made in code.
     hub: whether the hub and buckets may be asked for the models. If not, what
       depends on a model that is not on disk is not checked.
+    models: whether to read the models, and to check what depends on them.
 
   Raises:
     ValueError: a sentence for each of the first faults, with the field and
@@ -40,8 +41,8 @@ def validate(config: ConfigDict, *, hub: bool = True) -> None:
   """
   values.check(flatten(config))
   check_options(config)
-  model, actor = _found(model_config, config, hub), _found(
-      actor_model, config, hub)
+  model, actor = (_found(of, config, hub) if models else None
+                  for of in (model_config, actor_model))
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)

@@ -1,44 +1,27 @@
 """The command line: --config=FILE, --config.FIELD=VALUE, --help[=GROUP]."""
 
+import contextlib
 import sys
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config import files, help, names
-from jaxrl_llm.config.checks import check_options, validate
+from jaxrl_llm.config.checks import validate
 from jaxrl_llm.config.table import table
 from jaxrl_llm.storage import paths
 
 _HELP = ('--help', '-h')
-_begun: dict[tuple, ConfigDict] = {}  # see `begin`
 
 
-def begin(argv: Sequence[str]) -> None:
-  """Loads the config of a command line ahead of `parse`, which takes it.
-
-  This needs no slow imports. What is wrong with the config file, a field or an
-  option of the task ends the program as `parse` does.
-
-  Args:
-    argv: the arguments; those that are not about a config are passed over.
-  """
-  if _help(argv):
-    return
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+  """Ends the program with a sentence and exit code 2 if its body fails."""
   try:
-    spec, overrides = split([x for x in argv if x.startswith('--config')])
-    if spec is None:
-      return
-    config = files.load(spec, overrides)
-    check_options(config)
+    yield
   except (OSError, ValueError) as error:
-    _refuse(error)
-  _begun[spec, *overrides.items()] = config
-
-
-def _refuse(error: Exception) -> None:
-  sys.stderr.write(f'{paths.as_given(str(error))}\n')
-  sys.exit(2)
+    sys.stderr.write(f'{paths.as_given(str(error))}\n')
+    sys.exit(2)
 
 
 def _help(argv: Sequence[str]) -> list[str]:
@@ -79,7 +62,7 @@ def parse(
   Returns:
     The config, checked, and its name.
   """
-  try:
+  with refused():
     spec, overrides = split(argv)
     if asked := _help(argv):
       help.show(asked[-1], spec, overrides, program, more)
@@ -88,11 +71,8 @@ def parse(
       raise ValueError(
           'No config is given: add --config=FILE.py, or the name of one of the '
           'package, such as --config=countdown, or --help.')
-    config = _begun.pop((spec, *overrides.items()), None) or files.load(
-        spec, overrides)
+    config = files.load(spec, overrides)
     check(config)
-  except (OSError, ValueError) as error:
-    _refuse(error)
   return config, files.name_of(spec)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config.field import AFFECTS, WEIGHTS
+from jaxrl_llm.base.declared import AFFECTS, WEIGHTS
 from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import current, Flat, flatten
 from jaxrl_llm.config.table import table
@@ -18,7 +18,7 @@ def affecting(config: ConfigDict, *what: str) -> Flat:
 
   Args:
     config: from `load`.
-    *what: any of `fields.AFFECTS`.
+    *what: any of `declared.AFFECTS`.
 
   Returns:
     Dotted name to value.

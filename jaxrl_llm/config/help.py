@@ -5,14 +5,14 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
 from rich import console, table
 
-from jaxrl_llm.config import files, foreign, names, values
-from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import ACTOR, JACKPOT
+from jaxrl_llm.base.declared import Field
+from jaxrl_llm.config import files, names, plugs, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten, nested
-from jaxrl_llm.config.table import hyperparameter_fields
+from jaxrl_llm.config.plugs import PLUG_FIELDS
+from jaxrl_llm.config.sections import SECTIONS
+from jaxrl_llm.config.table import chosen, hyperparameters
 from jaxrl_llm.config.table import table as table_of
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 ALL = 'all'
 _WIDE = 160  # columns where there is no terminal: whole names can be searched
@@ -121,7 +121,7 @@ def show(
   def say(text=''):
     out.print(text, markup=False, soft_wrap=True)
 
-  libraries = {library.lower(): library for library in foreign.NAMES}
+  libraries = {library.lower(): library for library in names.libraries()}
   if what.lower() in libraries:
     if not out.is_terminal:
       out = console.Console(highlight=False, width=_WIDE)
@@ -175,12 +175,12 @@ def _fields(
     yield _Shown(field, value)
   if spec:
     return
-  others = {f'{by}={name}': hyperparameter_fields(by, name).values()
-            for by in PLUG_FIELDS for name in plug_fields.known(by)
+  others = {f'{by}={name}': hyperparameters(by, name).values()
+            for by in PLUG_FIELDS for name in plugs.known(by)
             if name != flat[by] and by not in overrides and not (
                 by == 'task.name' and 'task' in overrides)}
-  others['off_policy=jackpot'] = JACKPOT
-  others['actor.model.hf or actor.model.preset'] = ACTOR
+  others |= {section.choice: section.fields() for section in SECTIONS
+             if not chosen(section, flat)}
   for choice, fields in others.items():
     for field in fields:
       yield _Shown(field, _text(field.default), choice)
@@ -221,11 +221,11 @@ def _others(inside: Iterable[_Shown], group: Group) -> str:
 
 
 def _meaning(field: Field) -> str:
-  """Returns a field's meaning; with a plug's choices and range, if it has any.
+  """Returns a field's meaning, its other choices, and the range of a plug's.
   """
-  if not field.chosen_by or field.name == 'task.name':
-    return field.meaning
-  said = [', '.join(field.choices), field.range]
+  named = all(one in field.meaning for one in field.choices)
+  said = ['' if named else ', '.join(field.choices),
+          field.range if field.chosen_by else '']
   return '; '.join([field.meaning, *(text for text in said if text)])
 
 
@@ -234,7 +234,7 @@ def _of_library(library: str) -> table.Table:
   rows = table.Table(box=None, padding=(0, 2, 0, 0))
   for title in (library, 'here', ''):
     rows.add_column(title, overflow='fold')
-  for row in foreign.NAMES[library]:
+  for row in names.libraries()[library]:
     rows.add_row('\n'.join(row.names), '\n'.join(row.ours) or '-',
                  row.note.replace('`', ''))
   return rows

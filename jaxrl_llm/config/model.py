@@ -5,9 +5,8 @@ from typing import Any, Mapping
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.config.fields import FIELDS
 from jaxrl_llm.config.nested import flatten, nested
-from jaxrl_llm.config.table import has_actor, table
+from jaxrl_llm.config.table import DEFAULTS, has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
@@ -16,7 +15,6 @@ SECTIONS = ('model', 'actor.model')  # Those of the players.
 # Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
 # are slower with it, 135 million faster.
 LARGE = 20_000_000
-_DEFAULTS = {field.name: field.default for field in FIELDS}
 # Sections and fields that are the policy's affair alone.
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
 
@@ -70,7 +68,7 @@ def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
   own = {
       f'model.{name.removeprefix("actor.model.")}': value
       for name, value in flat.items() if name.startswith('actor.model.')}
-  own['model.preset'] = own['model.preset'] or _DEFAULTS['model.preset']
+  own['model.preset'] = own['model.preset'] or DEFAULTS['model.preset']
   if flat['actor.learning_rate'] is not None:
     own['optimizer.learning_rate'] = flat['actor.learning_rate']
   if 'contents.actor' in flat:

@@ -1,14 +1,66 @@
 """Answers to names that are not fields: misspelt ones, other libraries' ones.
+
+The tables of docs/coming_from_trl.md have the names of other libraries. The
+page is part of the package by a link.
 """
 
 import difflib
 import fnmatch
-from typing import Iterable, Iterator, Sequence
+import functools
+import pathlib
+import re
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
-from jaxrl_llm.config.foreign import NAMES, Row
 from jaxrl_llm.config.table import elsewhere
 
 _NEAR = 0.8  # likeness of a misspelt name to the field that was meant
+_PAGE = pathlib.Path(__file__).with_name('coming_from_trl.md')
+_HEADING = '## Names of '
+_NAMES = '`[^`|]+`(?:, `[^`|]+`)*'
+_ROW = re.compile(rf'\| *({_NAMES}) *\| *({_NAMES}|-) *\| *([^|]*?) *\|')
+
+
+class ForeignOption(NamedTuple):
+  """Names that another library has for one thing, and ours.
+
+  Attributes:
+    names: the library's names, dotted where its config has sections; * stands
+      for any letters.
+    ours: fields, or choices such as 'overlong.mode=mask'; () if there is none.
+    note: what differs, or why there is none; fields are in backticks.
+  """
+  names: tuple[str, ...]
+  ours: tuple[str, ...]
+  note: str
+
+
+@functools.cache
+def libraries() -> dict[str, list[ForeignOption]]:
+  """Returns the rows of each library, which docs/coming_from_trl.md has."""
+  return read(_PAGE.read_text(encoding='utf-8'))
+
+
+def read(page: str) -> dict[str, list[ForeignOption]]:
+  """Returns the rows of each library from the text of the page.
+
+  Raises:
+    ValueError: a line under the heading of a library is no row.
+  """
+  found, rows = {}, None
+  for number, line in enumerate(page.splitlines(), 1):
+    if line.startswith('#'):
+      library = line.removeprefix(_HEADING)
+      rows = None if library == line else found.setdefault(library, [])
+    elif rows is not None and line and not line.startswith(
+        (f'| {library} |', '|---')):
+      if not (row := _ROW.fullmatch(line)):
+        raise ValueError(
+            f'{_PAGE.name}, line {number}: write a row as "| `name`, `name` | '
+            f'`field` or - | what differs |", not {line!r}.')
+      names, ours, note = row.groups()
+      rows.append(ForeignOption(*(tuple(re.findall('`(.+?)`', cell))
+                        for cell in (names, ours)), note))
+  return found
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
@@ -31,7 +83,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
             'that.')
   no_field = f'{name} is not a field of this config'
   if not (found := meanings(name)):
-    for library, rows in NAMES.items():
+    for library, rows in libraries().items():
       if any(other.startswith(f'{name}.')
              for row in rows for other in row.names):
         return (f'{no_field}, but a section of {library}: '
@@ -49,7 +101,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
   return f'{no_field}: --help={group} lists them all.'
 
 
-def meanings(name: str) -> list[tuple[str, str, Row]]:
+def meanings(name: str) -> list[tuple[str, str, ForeignOption]]:
   """Looks up a name of another library.
 
   Args:
@@ -63,7 +115,7 @@ def meanings(name: str) -> list[tuple[str, str, Row]]:
   name, found = name.replace('-', '_'), []
   for matches in (lambda other: other == name or other.endswith(f'.{name}'),
                   lambda other: '*' in other and _covers(other, name)):
-    for library, rows in NAMES.items():
+    for library, rows in libraries().items():
       these = [(library, other, row) for row in rows for other in row.names
                if matches(other)]
       found += [one for one in these if one[1] == name] or these
@@ -81,7 +133,8 @@ def _covers(pattern: str, name: str) -> bool:
 
 
 def _uses(
-    found: Iterable[tuple[str, str, Row]], name: str, known: Sequence[str],
+    found: Iterable[tuple[str, str, ForeignOption]], name: str,
+    known: Sequence[str],
 ) -> Iterator[str]:
   """Yields a clause for each use of a name, with the libraries that have it."""
   clauses = {}

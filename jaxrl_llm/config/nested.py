@@ -5,11 +5,11 @@ from typing import Any, Mapping
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
+from jaxrl_llm.config import plugs
 from jaxrl_llm.config.names import unknown
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.table import table
-from jaxrl_llm.plugs import PLUG_FIELDS
 
 Flat = dict[str, Any]
 

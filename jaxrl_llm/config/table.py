@@ -1,20 +1,18 @@
-"""Table of all fields: of the run, of the models and of the chosen plugs."""
+"""Table of all fields: of the sections, the models and the chosen plugs."""
 
 import dataclasses
+import functools
 from typing import Any, Mapping
 
-from jaxrl_llm.base import own_code
-from jaxrl_llm.base.signature import meanings, optional
-from jaxrl_llm.config.field import Field, WEIGHTS
-from jaxrl_llm.config.fields import ACTOR, EVERYTHING, FIELDS, JACKPOT
+from jaxrl_llm.base.declared import Field, meanings, optional
+from jaxrl_llm.config import plugs
+from jaxrl_llm.config.plugs import plug as plug_of
+from jaxrl_llm.config.plugs import PLUG_FIELDS
+from jaxrl_llm.config.sections import ACTOR, Section, SECTIONS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
-from jaxrl_llm.plugs import plug as plug_of
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
-# Values of `Field.affects` for the hyperparameters of a plug, where their
-# signature says nothing.
-_AFFECTS = {'task.name': EVERYTHING}
-_DEFAULTS = {field.name: field.default for field in FIELDS}
+DEFAULTS = {field.name: field.default for section in SECTIONS
+            if not section.choice for field in section.fields()}
 
 
 def has_actor(flat: Mapping[str, Any]) -> bool:
@@ -39,6 +37,7 @@ def sft_of_lora(config: Any) -> bool:
       bool(config.model.hf) if given is None else given)
 
 
+@functools.cache
 def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   """Returns a field for each field of a model; None is the preset's value."""
   said = meanings(ModelConfig, 'Attributes')
@@ -51,13 +50,12 @@ def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
     bounds = '' if kind in (bool, str) else '[0, inf)' if (
         is_optional or kind == tuple[int, ...]) else (
         '[1, inf)' if kind is int else '(0, inf)')
-    fields.append(Field(
-        f'{section}.{f.name}', None, said[f.name], bounds, kind | None,
-        affects=affects))
+    fields.append(Field(f'{section}.{f.name}', None, said[f.name], kind | None,
+                        bounds, affects=affects))
   return fields
 
 
-def hyperparameter_fields(chosen_by: str, name: str) -> dict[str, Field]:
+def hyperparameters(chosen_by: str, name: str) -> dict[str, Field]:
   """Returns the fields of a plug's hyperparameters.
 
   Args:
@@ -68,18 +66,19 @@ def hyperparameter_fields(chosen_by: str, name: str) -> dict[str, Field]:
     ValueError: there is no such plug, or one of its hyperparameters cannot be a
       field.
   """
-  fields = {}
-  for field, one in plug_fields.plug(
-      chosen_by, name).hyperparameters.items():
-    if field in _DEFAULTS:
-      raise ValueError(
-          f'Option {one.name} of {chosen_by}={name} would be the field '
-          f'{field}, which there is already: rename it.')
-    fields[field] = Field(
-        field, one.default, one.meaning, one.range, one.kind, one.choices,
-        _AFFECTS.get(chosen_by, (WEIGHTS,)) if one.affects is None
-        else one.affects, chosen_by)
-  return fields
+  found = plug_of(chosen_by, name).hyperparameters
+  for field in found.keys() & DEFAULTS.keys():
+    raise ValueError(
+        f'Option {found[field].parameter} of {chosen_by}={name} would be the '
+        f'field {field}, which there is already: rename it.')
+  return found
+
+
+def chosen(section: Section, flat: Mapping[str, Any]) -> bool:
+  """Returns whether a config has a section."""
+  name, _, value = section.choice.partition('=')
+  return has_actor(flat) if section.choice == ACTOR else (
+      not name or flat[name] == value)
 
 
 def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
@@ -95,29 +94,26 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
   Raises:
     ValueError: a plug is not known, or cannot be loaded.
   """
-  flat = _DEFAULTS | {k: v for k, v in (flat or {}).items() if k in _DEFAULTS}
-  rows, sections = [], []
-  for field in FIELDS:
-    if field.name in PLUG_FIELDS:
-      names = tuple(plug_fields.known(field.name))
-      field = field._replace(
-          kind=own_code.Name, choices=names,
-          meaning=f'{field.meaning}: {", ".join(names)} or your own, '
-                  'FILE.py:NAME')
-    rows.append(field)
-    if field.name in PLUG_FIELDS:
-      own = hyperparameter_fields(field.name, flat[field.name]).values()
-      # A section of its own stands behind those of all runs.
-      (rows if PLUG_FIELDS[field.name].prefix else sections).extend(own)
-    if field.name == 'model.preset':
-      rows += _model_fields('model', field.affects)
-    if field.name == 'actor.model.preset' and has_actor(flat):
-      rows += [*_model_fields('actor.model', field.affects), *ACTOR]
-    if field.name == 'off_policy' and flat['off_policy'] == 'jackpot':
-      sections += JACKPOT
-  rows += sections
-  found = {field.name: field._replace(kind=field.kind or type(field.default))
-           for field in rows}
+  flat = DEFAULTS | {k: v for k, v in (flat or {}).items() if k in DEFAULTS}
+  rows, own_sections = [], []
+  for section in SECTIONS:
+    if not chosen(section, flat):
+      continue
+    for field in section.fields():
+      if field.name in PLUG_FIELDS:
+        names = tuple(plugs.known(field.name))
+        field = field._replace(choices=names, meaning=(
+            f'{field.meaning}: {", ".join(names)} or your own, FILE.py:NAME'))
+      rows.append(field)
+      if field.name in PLUG_FIELDS:
+        own = hyperparameters(field.name, flat[field.name]).values()
+        # A section of its own stands behind those of all runs.
+        (rows if PLUG_FIELDS[field.name].prefix else own_sections).extend(own)
+    if section.name == 'model' or (
+        section.name == 'actor.model' and has_actor(flat)):
+      rows += _model_fields(section.name, section.affects)
+  rows += own_sections
+  found = {field.name: field for field in rows}
   if len(found) < len(rows):
     names = [field.name for field in rows]
     twice = next(name for name in names if names.count(name) > 1)
@@ -140,13 +136,13 @@ def elsewhere(name: str) -> str:
     return any(other == name or other.startswith(f'{name}.') for other in names)
 
   for field in PLUG_FIELDS:
-    names = [plug for plug in plug_fields.known(field)
+    names = [plug for plug in plugs.known(field)
              if among(plug_of(field, plug).hyperparameters)]
     if names:
       return f'{field}={" or ".join(names)}'
-  if among(field.name for field in JACKPOT):
-    return 'off_policy=jackpot'
-  if name.startswith('actor.') and among(table(
+  sections = [one for one in SECTIONS if one.choice and among(
+      field.name for field in one.fields())]
+  if name.startswith('actor.model.') and among(table(
       {'actor.model.preset': 'tiny'})):
-    return 'actor.model.hf or actor.model.preset'
-  return ''
+    return ACTOR
+  return sections[0].choice if sections else ''

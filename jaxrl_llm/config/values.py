@@ -8,9 +8,14 @@ import typing
 from typing import Any
 
 from jaxrl_llm.base import own_code, schedules
-from jaxrl_llm.base.signature import optional
-from jaxrl_llm.config.field import Field
-from jaxrl_llm.config.fields import AUTO, Automatic, Lengths, Texts
+from jaxrl_llm.base.declared import (
+    AUTO,
+    Automatic,
+    Field,
+    Lengths,
+    optional,
+    Texts,
+)
 from jaxrl_llm.config.names import unknown
 from jaxrl_llm.config.table import table
 

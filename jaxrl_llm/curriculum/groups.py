@@ -2,7 +2,7 @@
 
 A group is begun, sampled whole in one wave, and then qualifies or is dropped.
 Groups that qualify wait, first in first out, until B of them make a train
-batch. `uniform` and `dynamic` differ only in what qualifies.
+batch. `uniform` and `dynamic` differ only in the groups that qualify.
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxrl_llm.curriculum import order
 from jaxrl_llm.types import Curriculum, GroupRequests, rows_of, RunSizes, Table
 
 
-class State(NamedTuple):
+class GroupsState(NamedTuple):
   """State of the curriculum.
 
   Attributes:
@@ -57,7 +57,7 @@ def make(
     return state.waiting[state.waiting >= 0]
 
   def init():
-    return State(0, padded(np.zeros(0, np.int64)))
+    return GroupsState(0, padded(np.zeros(0, np.int64)))
 
   def propose(state):
     group = state.position + np.arange(prompts)

@@ -6,17 +6,36 @@ the same call that screens new groups. Finished groups wait, first in first out,
 until B of them make a train batch. Every group is screened once, and none that
 is finished is dropped.
 
-Two rules say what qualifies. "pass_rate" is the paper's: p_low < mean reward <
-p_high. "signal" continues the outcomes that give the most signal per generated
-sample under the advantage in use, see `ops.screening`. At k = 1 this is the
-paper's rule for most distributions of pass rates; under PKPO with k > 1 it
-leaves out groups of which too many samples are right.
+Two rules say which groups qualify. "pass_rate" is the paper's: p_low < mean
+reward < p_high. "signal" continues the outcomes that give the most signal per
+generated sample under the advantage in use, see `ops.screening`. At k = 1 this
+is the paper's rule for most distributions of pass rates; under PKPO with k > 1
+it leaves out groups of which too many samples are right.
 
 With RLOO the screened objective is Phi(p) in place of the pass rate p (Theorem
 4.1, `ops.screening.objective_slope`). The objective differs under GRPO's
 standard deviation and under PKPO. The samples of a group come from policies
 some updates apart, so their old log-probs are kept. Screens are unbiased
 samples of their problems, continuations are not: only screens are probes.
+
+Metrics:
+  screening/screened [prompts]: screened in the wave, with a valid sample
+  screening/accepted [prompts]: that qualified in the wave
+  screening/continued [groups]: finished in the wave
+  screening/waiting [groups]: that wait for a train batch
+  screening/screened/<c> [groups]: screened with c right samples of n_init
+  screening/trained/<c> [groups]: in train batches, by their pass rate, rounded
+    to c of n_init
+  screening/accepts/<c> [0 or 1]: whether this outcome qualifies
+  screening/prior/zero [probability]: that a pass rate is 0
+  screening/prior/one [probability]: that a pass rate is 1
+  screening/prior/mean [share]: mean pass rate
+  screening/trained_tokens [share]: the run's response tokens whose groups were
+    taken into a batch
+  screening/samples_ratio [ratio]: samples of the run to those that dynamic
+    sampling would need for as much signal; an estimate under the prior, without
+    the overlong penalty
+  screening/dry [waves]: since a finished group had signal
 """
 
 import dataclasses
@@ -64,7 +83,7 @@ class Finished(NamedTuple):
   tokens: np.ndarray
 
 
-class Counts(NamedTuple):
+class ScreenCounts(NamedTuple):
   """Counts for the metrics.
 
   Attributes:
@@ -95,7 +114,7 @@ class Counts(NamedTuple):
   taken: int
 
 
-class State(NamedTuple):
+class SpeedState(NamedTuple):
   """State of the curriculum.
 
   Attributes:
@@ -116,7 +135,7 @@ class State(NamedTuple):
   known: outcomes.Known
   dry: np.ndarray
   dry_waves: int
-  counts: Counts
+  counts: ScreenCounts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,18 +160,18 @@ class _Speed:
     """Samples that continue a group."""
     return self.sizes.samples - self.n_init
 
-  def init(self) -> State:
+  def init(self) -> SpeedState:
     """Returns the state before the first wave."""
     none = np.zeros(self.n_init + 1, np.int64)
-    return State(
+    return SpeedState(
         position=0, in_flight=0, accepted=queues.empty(
             Accepted, self.capacity, outcome=np.int32, asked=bool),
         finished=queues.empty(Finished, self.capacity, rate=np.int32),
         known=outcomes.init(self.n_init, self.n_cont), dry=none, dry_waves=0,
-        counts=Counts(
+        counts=ScreenCounts(
             none, none, none.astype(bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
 
-  def propose(self, state: State) -> tuple[State, GroupRequests]:
+  def propose(self, state: SpeedState) -> tuple[SpeedState, GroupRequests]:
     """Asks for the rest of groups that qualified, and screens new ones."""
     prompts, accepted = self.sizes.prompts, queues.present(state.accepted)
     full = len(self.holds(state)) + state.in_flight + prompts > self.capacity
@@ -171,8 +190,8 @@ class _Speed:
             probe=first == 0)
 
   def update(
-      self, state: State, ask: GroupRequests, table: Table, signal: np.ndarray,
-      gain: np.ndarray) -> State:
+      self, state: SpeedState, ask: GroupRequests, table: Table,
+      signal: np.ndarray, gain: np.ndarray) -> SpeedState:
     """Learns from a wave, and moves its groups from queue to queue."""
     n, new, rest = self.sizes.samples, ask.first == 0, ask.first > 0
     there = rows_of(table, ask.group, n, valid=False)
@@ -231,8 +250,8 @@ class _Speed:
             _between(rate, self.p_low, self.p_high))
 
   def _check_signal(
-      self, state: State, ask: GroupRequests, screened: np.ndarray,
-      found: float) -> State:
+      self, state: SpeedState, ask: GroupRequests, screened: np.ndarray,
+      found: float) -> SpeedState:
     """Counts waves without signal; raises NoSignalError after `patience`."""
     dry = np.zeros_like(screened) if found else state.dry + screened
     # A wave in which nothing was asked for says nothing.
@@ -247,7 +266,7 @@ class _Speed:
           f'that the model sometimes solves{wider}, or raise speed.patience.')
     return state._replace(dry=dry, dry_waves=dry_waves)
 
-  def take(self, state: State) -> tuple[State, list[np.ndarray]]:
+  def take(self, state: SpeedState) -> tuple[SpeedState, list[np.ndarray]]:
     """Takes the batches that are full, at most `max_rounds` of them."""
     batch, finished = self.sizes.batch, queues.present(state.finished)
     end = min(len(finished.group) // batch, self.max_rounds) * batch
@@ -260,7 +279,7 @@ class _Speed:
     return state._replace(finished=rest, counts=counts), [
         taken.group[i:i + batch] for i in range(0, end, batch)]
 
-  def holds(self, state: State) -> np.ndarray:
+  def holds(self, state: SpeedState) -> np.ndarray:
     """Returns the groups whose rows the buffer must keep."""
     return np.concatenate([
         queues.present(queue).group
@@ -336,40 +355,14 @@ def create(
       summary=summary)
 
 
-METRICS = {
-    'screening/screened': (
-        'prompts', 'screened in the wave, with a valid sample'),
-    'screening/accepted': ('prompts', 'that qualified in the wave'),
-    'screening/continued': ('groups', 'finished in the wave'),
-    'screening/waiting': ('groups', 'that wait for a train batch'),
-    'screening/screened/<c>': (
-        'groups', 'screened with c right samples of n_init'),
-    'screening/trained/<c>': (
-        'groups', 'in train batches, by their pass rate, rounded to c of '
-        'n_init'),
-    'screening/accepts/<c>': ('0 or 1', 'whether this outcome qualifies'),
-    'screening/prior/zero': ('probability', 'that a pass rate is 0'),
-    'screening/prior/one': ('probability', 'that a pass rate is 1'),
-    'screening/prior/mean': ('share', 'mean pass rate'),
-    'screening/trained_tokens': (
-        'share', "the run's response tokens whose groups were taken into a "
-        'batch'),
-    'screening/samples_ratio': (
-        'ratio', 'samples of the run to those that dynamic sampling would need '
-        'for as much signal; an estimate under the prior, without the overlong '
-        'penalty'),
-    'screening/dry': ('waves', 'since a finished group had signal'),
-}
-
-
-def metrics(state: State) -> dict[str, float]:
+def metrics(state: SpeedState) -> dict[str, float]:
   """Returns the metrics of the last wave and of the run so far.
 
   Args:
     state: after `take`.
 
   Returns:
-    METRICS; those of the prior and samples_ratio are NaN for continuous
+    The metrics; those of the prior and samples_ratio are NaN for continuous
     rewards.
   """
   counts, prior = state.counts, state.known.prior
@@ -390,8 +383,8 @@ def metrics(state: State) -> dict[str, float]:
   return {f'screening/{name}': float(value) for name, value in row.items()}
 
 
-def summary(state: State) -> str:
-  """Returns a sentence about the samples of the run, and what it saved."""
+def summary(state: SpeedState) -> str:
+  """Returns a sentence about the samples that the run took and saved."""
   counts = state.counts
   text = (f'SPEED screened {counts.groups:,} prompts and continued '
           f'{counts.continued:,}: {counts.samples:,} samples')

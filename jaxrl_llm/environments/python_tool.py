@@ -4,7 +4,8 @@ import functools
 
 from jaxrl_llm.rewards import sandbox
 
-_LIMITS = sandbox.Limits(seconds=5, wall=8, memory=256 << 20, output=4096)
+_LIMITS = sandbox.ProgramLimits(
+    seconds=5, wall=8, memory=256 << 20, output=4096)
 
 
 @functools.cache

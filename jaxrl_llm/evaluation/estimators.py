@@ -1,6 +1,20 @@
 """Estimators of an evaluation: mean@n, pass@k and maj@k.
 
 All NumPy. Each estimate is a mean over problems and has a standard error.
+
+Training reports these metrics; `evaluate` writes the same figures to a table.
+
+Metrics:
+  eval/pass@<k> [probability]: that one of k responses to a held-out problem is
+    right
+  eval/maj@<k> [probability]: that a vote of k responses is right
+  eval/mean [reward]: mean over responses and problems
+  eval/rewards/<function> [reward]: mean of one reward function, where there are
+    several
+  eval/greedy [share]: problems whose greedy response is right
+  eval/<estimate>_error [as it]: standard error over problems
+  eval/<file>/<estimate> [as it]: the same of one held-out file, where there are
+    several
 """
 
 import collections
@@ -81,22 +95,6 @@ def maj_at_k(
         fractions.Fraction(number, t + 1)
         for (v, t), number in ways.items() if v == k - votes)
   return float(total / math.comb(n, k))
-
-
-# In training; `evaluate` writes the same figures to a table.
-METRICS = {
-    'eval/pass@<k>': (
-        'probability', 'that one of k responses to a held-out problem is '
-        'right'),
-    'eval/maj@<k>': ('probability', 'that a vote of k responses is right'),
-    'eval/mean': ('reward', 'mean over responses and problems'),
-    'eval/rewards/<function>': (
-        'reward', 'mean of one reward function, where there are several'),
-    'eval/greedy': ('share', 'problems whose greedy response is right'),
-    'eval/<estimate>_error': ('as it', 'standard error over problems'),
-    'eval/<file>/<estimate>': (
-        'as it', 'the same of one held-out file, where there are several'),
-}
 
 
 def estimate(

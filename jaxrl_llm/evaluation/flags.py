@@ -2,7 +2,7 @@
 
 `find` compares the end of a run with its beginning. A flag is a reason to read
 the samples it names, not a verdict: its thresholds are set so that a run which
-learns what it should has none.
+learns its task has none.
 """
 
 import collections
@@ -15,7 +15,7 @@ _PART = 0.25  # of the run: its beginning, its end
 _ROWS = 8  # rows of metrics below which a trend is noise
 _RESPONSES = 24  # of an end, below which a share is noise
 _NAMED = 200  # samples that a flag names at most
-# Control characters but \t, \n and \r; private ones; what no byte stands for.
+# Control characters but \t, \n and \r; private ones; bytes that are no UTF-8.
 _UNPRINTABLE = re.compile(
     '[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]')
 _TO_THE_JUDGE = re.compile(
@@ -30,7 +30,7 @@ class Flag(NamedTuple):
   """A sign of trouble.
 
   Attributes:
-    name: what it is: one of `NAMES`.
+    name: kind of the flag, one of `NAMES`.
     text: a sentence with the numbers.
     samples: [K] positions of samples that show it, possibly none.
   """
@@ -60,7 +60,7 @@ def find(rows: Sequence[Row], samples: Sequence[Row]) -> list[Flag]:
 
 
 def oddity(response: str, prompt: str = '') -> str:
-  """Returns what is odd about a response's text, or ''.
+  """Returns the oddity of a response's text, or ''.
 
   Args:
     response: the text.
@@ -253,7 +253,7 @@ def _reward_rises(rows: Sequence[Row]) -> bool:
 
 
 def _outcome(rows: Sequence[Row]) -> str:
-  """Returns the name of what `_learns` looks at."""
+  """Returns the name of the metric that `_learns` reads."""
   many = sum(_held_out(row) is not None for row in rows) >= 2
   return 'held-out ' + _held_out_name(rows) if many else 'the reward'
 

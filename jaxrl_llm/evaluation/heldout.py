@@ -42,7 +42,7 @@ def solve(
   answers = [[''] * samples for _ in problems]
   rewards = collections.defaultdict(lambda: np.full(score.shape, np.nan))
   for call in responses.draw(
-      parts, responses.Source(params, sampling, NOISE, step), problems,
+      parts, responses.ResponseSource(params, sampling, NOISE, step), problems,
       [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     for name, values in call.judged.rewards.items():

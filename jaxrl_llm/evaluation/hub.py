@@ -85,7 +85,7 @@ def card(
 
 
 def _base(name: str) -> tuple[str, bool]:
-  """Returns what to call a model of `model.hf`, and whether the hub has it."""
+  """Returns a public name of `model.hf`, and whether the hub has the model."""
   on_hub = re.fullmatch(r'\w[\w.-]*(/[\w.-]+)?', name) and (
       not pathlib.Path(name).exists())
   return name if on_hub else os.path.basename(name.rstrip('/')), bool(on_hub)
@@ -119,7 +119,7 @@ def _public(name: str, value: Any) -> Any:
   return 'not shown' if is_secret else _FOLDERS.sub('', value)
 
 
-def create(name: str, private: bool) -> str:
+def create_repository(name: str, private: bool) -> str:
   """Makes a repository of the hub, unless it is there, and returns its name.
 
   Args:

@@ -37,7 +37,7 @@ _VALUES = ('token_chars', 'token_logprobs', 'token_acceptance')
 Row = dict[str, Any]
 
 
-class Run(NamedTuple):
+class RunContent(NamedTuple):
   """Content of a run's folder.
 
   Attributes:
@@ -61,7 +61,7 @@ class Run(NamedTuple):
   done: dict[str, float]
 
 
-def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
+def read(folder: paths.Text, name: str = '', path: str = '') -> RunContent:
   """Reads the folder of a run; a partial last line of a file is left out.
 
   Args:
@@ -83,7 +83,7 @@ def read(folder: paths.Text, name: str = '', path: str = '') -> Run:
       if isinstance(row.get('response'), str)]
   found = flags.find(rows, samples)
   summary = _json(place / 'summary.json')
-  return Run(
+  return RunContent(
       name or place.name, path or os.fspath(folder), rows,
       [*samples, *_evaluated(place)], found, _json(place / 'config.json'),
       figures={name: value for name, value in summary.items()
@@ -104,7 +104,7 @@ def _json(path: paths.Path) -> Row:
 def _evaluated(place: paths.Path) -> list[Row]:
   """Returns the responses of a run's evaluations.
 
-  The step of start weights is 0, and that of the latest evaluation is known.
+  Start weights have step 0; the step of the latest evaluation is known.
 
   Raises:
     ValueError: a line that is whole is not a response.
@@ -131,7 +131,7 @@ def _evaluated(place: paths.Path) -> list[Row]:
 
 
 def thinned(
-    runs: Sequence[Run], most: int = _CHARACTERS, tokens: int = _TOKENS,
+    runs: Sequence[RunContent], most: int = _CHARACTERS, tokens: int = _TOKENS,
 ) -> list[list[tuple[int, bool]]]:
   """Returns which samples of each run a page has room for.
 
@@ -161,7 +161,7 @@ def thinned(
 
 
 def _evenly(
-    runs: Sequence[Run], groups: list[list[list[int]]], most: int,
+    runs: Sequence[RunContent], groups: list[list[list[int]]], most: int,
     size: Callable[[Row], int]) -> list[list[list[int]]]:
   """Leaves out groups of each run evenly, until all are as small as asked."""
   total = sum(size(run.samples[i]) for run, of_run in zip(runs, groups)
@@ -174,9 +174,9 @@ def _evenly(
 
 
 def contents(
-    runs: Sequence[Run], most: int = _CHARACTERS,
+    runs: Sequence[RunContent], most: int = _CHARACTERS,
     tokens: int = _TOKENS) -> dict[str, Any]:
-  """Returns what the page's script reads: columns, with texts told once.
+  """Returns the data of the page's script: columns, with each text once.
 
   Args:
     runs: at least one.
@@ -221,8 +221,8 @@ def contents(
       samples=dict(columns), tokens=values, quantiles=quantiles))
 
 
-def _of_run(run: Run, places: Mapping[int, int]) -> dict[str, Any]:
-  """Returns what the page says about one run.
+def _of_run(run: RunContent, places: Mapping[int, int]) -> dict[str, Any]:
+  """Returns the part of the page about one run.
 
   Args:
     run: the run.
@@ -245,7 +245,7 @@ def _short(value: Any) -> Any:
   return float(f'{value:.6g}') if isinstance(value, float) else value
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunContent]) -> str:
   """Returns the HTML of a page of these runs.
 
   What runs have written stands in it as base64 alone, so that no text of a
@@ -269,8 +269,8 @@ def page(runs: Sequence[Run]) -> str:
   return before
 
 
-def write(folders: Sequence[paths.Text], out: paths.Text) -> list[Run]:
-  """Writes the page of some runs, and returns what it has read.
+def write(folders: Sequence[paths.Text], out: paths.Text) -> list[RunContent]:
+  """Writes the page of some runs, and returns their contents.
 
   Raises:
     ValueError: a folder has no run, or a line of its files is not JSON.

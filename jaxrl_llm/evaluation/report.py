@@ -10,11 +10,12 @@ from rich import box
 from rich.table import Table
 
 from jaxrl_llm.evaluation import estimators
-from jaxrl_llm.evaluation.responses import Kept
+from jaxrl_llm.evaluation.responses import ResponseRecord
 
 
 def summary(
-    responses: Sequence[Sequence[Kept]], ks: Sequence[int]) -> dict[str, Any]:
+    responses: Sequence[Sequence[ResponseRecord]], ks: Sequence[int],
+) -> dict[str, Any]:
   """Computes the numbers reported for a set of problems.
 
   Args:

@@ -24,7 +24,7 @@ from jaxrl_llm.monitoring import progress
 from jaxrl_llm.sampling.logits import SamplingParams
 
 
-class Source(NamedTuple):
+class ResponseSource(NamedTuple):
   """Origin of responses: all that they depend on but problems and numbers.
 
   Attributes:
@@ -39,7 +39,7 @@ class Source(NamedTuple):
   step: int = 0
 
 
-class Call(NamedTuple):
+class JudgedCall(NamedTuple):
   """Responses of one call of the sampler, with their verdicts.
 
   Attributes:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
   judged: rollout.Judged
 
 
-class Kept(NamedTuple):
+class ResponseRecord(NamedTuple):
   """Fields of a response and its verdict that the estimators need.
 
   Attributes:
@@ -123,9 +123,9 @@ def cut(
 
 
 def draw(
-    parts: build.Parts, source: Source, problems: Sequence,
+    parts: build.Parts, source: ResponseSource, problems: Sequence,
     wanted: Sequence[Sequence[int]], *,
-    phase: phases.Phase | None = None) -> Iterator[Call]:
+    phase: phases.Phase | None = None) -> Iterator[JudgedCall]:
   """Samples and judges responses.
 
   While the sampler runs, the responses of the previous call are judged, if the
@@ -157,18 +157,18 @@ def draw(
             of_call, rollout.encode(
                 of_call, parts.task.tokenizer, config.max_prompt),
             rollout.requests(prompt, sample, config.max_response)),
-        turns.Sampling(
+        turns.WaveSampling(
             parts.sample_policy, source.params, source.sampling, source.noise,
             sampler.sampler.slots, step=source.step))
     if phase:
       phase.count(phase.done + len(problem))
     judged = submit()
     if waiting:
-      yield Call(*waiting[:-1], waiting[-1]())
+      yield JudgedCall(*waiting[:-1], waiting[-1]())
       parts.processes.channel.check()
     waiting = problem, sample, responses, judged
   if waiting:
-    yield Call(*waiting[:-1], waiting[-1]())
+    yield JudgedCall(*waiting[:-1], waiting[-1]())
     parts.processes.channel.check()
 
 
@@ -179,10 +179,10 @@ def digest(problem) -> str:
 
 
 def collect(
-    path: pathlib.Path, parts: build.Parts, source: Source,
+    path: pathlib.Path, parts: build.Parts, source: ResponseSource,
     sets: Mapping[str, Sequence], *, samples: int, display: progress.Display,
     gone: Callable[[], str] = lambda: '',
-) -> dict[str, list[list[Kept]]]:
+) -> dict[str, list[list[ResponseRecord]]]:
   """Returns the responses to sets of problems, and samples those that miss.
 
   Args:
@@ -210,7 +210,7 @@ def collect(
   # name, a problem of two files counts in both.
   keys = [(plain.text(name), p.id, digest(p))
           for name, of_set in sets.items() for p in of_set]
-  kept = {tuple(at): Kept(*row) for at, row in channel.gather(
+  kept = {tuple(at): ResponseRecord(*row) for at, row in channel.gather(
       [*read(path).items()] if channel.first else None)[0]}
   shown = {key: problem.shown for key, problem in zip(keys, problems)}
   wanted = [
@@ -248,7 +248,7 @@ def collect(
       for name, of_set in sets.items()}
 
 
-def read(path: pathlib.Path) -> dict[tuple, Kept]:
+def read(path: pathlib.Path) -> dict[tuple, ResponseRecord]:
   """Reads a file of responses, if it exists, and cuts off a partial last line.
 
   Returns:
@@ -278,7 +278,7 @@ def read(path: pathlib.Path) -> dict[tuple, Kept]:
 
 
 def _rows(
-    call: Call, keys: Sequence[tuple], problems: Sequence,
+    call: JudgedCall, keys: Sequence[tuple], problems: Sequence,
 ) -> list[dict[str, Any]]:
   """Returns the JSON objects of the responses at home in this process.
 
@@ -304,7 +304,7 @@ def _rows(
   return rows
 
 
-def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
+def _entry(row: Mapping[str, Any]) -> tuple[tuple, ResponseRecord]:
   """Returns the key and the response of a JSON object.
 
   Raises:
@@ -313,8 +313,8 @@ def _entry(row: Mapping[str, Any]) -> tuple[tuple, Kept]:
     KeyError: a field is missing.
   """
   names = ('file', 'problem_id', 'digest', 'sample')
-  *fields, last = Kept._fields
-  kept = Kept(*(row[name] for name in fields), row.get(last, {}))
+  *fields, last = ResponseRecord._fields
+  kept = ResponseRecord(*(row[name] for name in fields), row.get(last, {}))
   kinds = (int, float), (str,), (bool,), (str,), (int,), (bool,)
   for value, allowed in zip(kept, kinds):
     # By type, not isinstance: True would pass for a number.

@@ -10,8 +10,6 @@ from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.models import hf
 from jaxrl_llm.storage import paths
 
-CHECKPOINTS = ('best', 'last', 'start')
-
 
 def load(
     parts: build.Parts, which: str, show: start_weights.Report,
@@ -20,7 +18,7 @@ def load(
 
   Args:
     parts: those in which the player is the policy.
-    which: one of CHECKPOINTS.
+    which: 'best', 'last' or 'start'.
     show: callback for the steps of SFT.
     player: the one whose parameters to load.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices, programs, rounds, sft_data
+from jaxrl_llm.host import batches, choices, programs, sft_data
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -31,7 +31,7 @@ class Arguments(NamedTuple):
     plan: `packing.Plan` of full rows of one optimiser step.
     scored: rows of a step for `score`.
     scored_plan: of these.
-    writer: parameters that wrote the rows, or None.
+    behaviour_params: parameters that wrote the rows, or None.
     loss: hyperparameters of the loss.
   """
   state: Any
@@ -43,7 +43,7 @@ class Arguments(NamedTuple):
   plan: packing.Plan
   scored: LearnerBatch
   scored_plan: packing.Plan
-  writer: Any
+  behaviour_params: Any
   loss: loss_lib.LossParams
 
 
@@ -53,7 +53,7 @@ def abstract(made: programs.Programs) -> Arguments:
   players = forward.Players.of(state)
   lora = config.lora.rank > 0
   anchor = None
-  if programs.needs_anchor(config):
+  if made.needs.anchor:
     # With LoRA, the anchor is the frozen model without adapters, unless SFT
     # has trained them.
     anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
@@ -61,25 +61,26 @@ def abstract(made: programs.Programs) -> Arguments:
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = (
-      rounds.minibatch_rows(config), programs.scored_rows(made))
+      batches.minibatch_rows(config), programs.scored_rows(made))
   return Arguments(
       state=state,
       frozen=sharding.abstract_params(
           made.policy.shapes, sharding.SAMPLE_RULES, made.mesh,
           made.model.dtype) if lora else None,
-      anchor=anchor, weights=made.writer.weights, generate=_generate(made),
+      anchor=anchor, weights=made.rollout_sampler.weights,
+      generate=_generate(made),
       batch=_batch(made, updated, updated=True),
       plan=on_devices(full_plan(made, updated), made),
       scored=_batch(made, scored, updated=False),
       scored_plan=on_devices(full_plan(made, scored), made),
-      writer=players.writer.params if programs.keeps_writer(
-          config, made.stages) else None,
+      behaviour_params=players.actor_or_policy.params
+      if made.needs.behaviour_params else None,
       loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
 
 
 def _generate(made: programs.Programs) -> tuple:
   """Returns the arguments of the sampler after the weights."""
-  config, mesh, sampler = made.config, made.mesh, made.writer.sampler
+  config, mesh, sampler = made.config, made.mesh, made.rollout_sampler.sampler
   rows = functools.partial(
       jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=sharding.rows(mesh))
   scalar = functools.partial(
@@ -112,12 +113,8 @@ def _batch(
     rows: B.
     updated: whether it is for `update`.
   """
-  config, rejection = made.config, choices.rejection(made.config)
-  actor, record = choices.actor(config), choices.recorded_experts(config)
-  old = updated and programs.needs_old_logprobs(config, made.stages)
-  top = rejection and (
-      rejection.needs_top if updated
-      else rejection.scores_z and rejection.z == 'topk')
+  config, needs = made.config, made.needs
+  top = needs.top_updated if updated else needs.top_scored
   array = functools.partial(
       jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
 
@@ -125,8 +122,7 @@ def _batch(
     return array((rows, config.max_response), kind) if wanted else None
 
   def likeliest(kind):
-    return array((rows, rejection.top_k, config.max_response), kind) if (
-        top) else None
+    return array((rows, top, config.max_response), kind) if top else None
 
   number = array((rows,), jnp.int32)
   columns = config.max_prompt + config.max_response
@@ -134,15 +130,16 @@ def _batch(
       tokens=array((rows, columns), jnp.int32),
       prompt_length=number, response_length=number, mask=channel(kind=bool),
       behaviour_logprobs=channel(), advantages=array((rows,), jnp.float32),
-      old_logprobs=channel(old),
-      anchor_logprobs=channel(updated and programs.needs_anchor(config)),
+      old_logprobs=channel(updated and needs.old_logprobs),
+      anchor_logprobs=channel(updated and needs.anchor),
       top_ids=likeliest(jnp.int32), top_logprobs=likeliest(jnp.float32),
-      z=channel(updated and rejection and rejection.scores_z),
-      identity=array((rows, 3), jnp.uint32) if updated and rejection else None,
-      actor_logprobs=channel(old and actor and actor.ppo),
-      experts=record and array((rows, columns, record.width), record.type),
-      temperature=array((rows,), jnp.float32) if choices.scheduled(config)
-      else None)
+      z=channel(updated and needs.z),
+      identity=array((rows, 3), jnp.uint32) if (
+          updated and needs.identity) else None,
+      actor_logprobs=channel(updated and needs.actor_logprobs),
+      experts=needs.experts and array(
+          (rows, columns, needs.experts.width), needs.experts.type),
+      temperature=array((rows,), jnp.float32) if needs.temperature else None)
 
 
 def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:
@@ -213,8 +210,8 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   if before and not made.config.steps:
     return before
   phases = dict(
-      before, reshard=made.writer.lower_to_sampling,
-      sample=lambda: made.writer.sampler.generate.lower(
+      before, reshard=made.rollout_sampler.lower_to_sampling,
+      sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
     players = forward.Players.of(x.state).map(lambda player: player.params)
@@ -226,5 +223,5 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
         x.anchor if x.batch.old_logprobs is None else players, x.scored,
         x.scored_plan, x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
-      x.state, x.batch, x.plan, x.loss, x.frozen, x.writer)
+      x.state, x.batch, x.plan, x.loss, x.frozen, x.behaviour_params)
   return phases

@@ -2,9 +2,16 @@
 
 from typing import Iterator, Sequence
 
+from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.types import LearnerBatch, RolloutTokens
+
+
+def minibatch_rows(config: ConfigDict) -> int:
+  """Returns the rows of an optimiser step."""
+  return (config.prompts_per_step * config.samples_per_prompt
+          // config.learner.updates)
 
 
 def learner_batch(
@@ -20,7 +27,8 @@ def learner_batch(
       counts in no denominator.
     advantages: [B]; those of filler rows are ignored.
     trained: [B] bool, whether the row's tokens count in the loss.
-    scored: whether to include what `Learner.score` computed, if anything.
+    scored: whether to include the results of `LearnerPrograms.score`, if there
+      are any.
     identity: [B, 3] seed of the run, group and sample of each row, or None.
     temperature: [C] of the rollouts, or None.
 

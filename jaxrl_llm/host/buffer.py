@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.base import schedules
-from jaxrl_llm.host import choices, programs
 from jaxrl_llm.host.rollout import Judged, Responses
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner.advantages import WaveSignal
@@ -32,7 +31,7 @@ class Buffer(NamedTuple):
 
 
 class Wave(NamedTuple):
-  """A wave as it was sampled: one call of the sampler and what came of it.
+  """A wave as it was sampled: one call of the sampler and its results.
 
   Attributes:
     ask: groups that the curriculum asked for.
@@ -138,15 +137,10 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
 
   Args:
     rows: C.
-    config: it says which log-probs are kept.
-    stages: if they train on rows of earlier waves, old log-probs are kept.
+    config: of the run.
+    stages: of the run, with its needs.
   """
-  old = programs.needs_old_logprobs(config, stages)
-  anchor = programs.needs_anchor(config)
-  rejection, actor = choices.rejection(config), choices.actor(config)
-  top = rejection.top_k if rejection and rejection.needs_top else 0
-  record = choices.recorded_experts(config)
-  functions = choices.separate_rewards(config)
+  needs = stages.needs
 
   def full(value, kind):
     return np.full(rows, value, kind)
@@ -156,7 +150,8 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
         (rows, config.max_response), np.float32) if wanted else None
 
   def likeliest(kind):
-    return np.zeros((rows, top, config.max_response), kind) if top else None
+    return np.zeros((rows, needs.top_updated, config.max_response), kind) if (
+            needs.top_updated) else None
 
   return Buffer(
       Table(
@@ -171,23 +166,23 @@ def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
           clip_share=full(0, np.float32), usage=full(0, np.int32),
           round=full(-1, np.int32), probe=full(False, bool),
           shard=full(0, np.int32),
-          rewards=np.full((rows, functions), np.nan, np.float32)
-          if functions else None,
-          temperature=full(1, np.float32) if choices.scheduled(config)
-          else None),
+          rewards=np.full((rows, needs.rewards), np.nan, np.float32)
+          if needs.rewards else None,
+          temperature=full(1, np.float32) if needs.temperature else None),
       RolloutTokens(
           prompt=np.zeros((rows, config.max_prompt), np.int32),
           prompt_length=full(1, np.int32),
           response=np.zeros((rows, config.max_response), np.int32),
           length=full(0, np.int32), behaviour_logprobs=logprobs(),
-          old_logprobs=logprobs(old), anchor_logprobs=logprobs(anchor),
+          old_logprobs=logprobs(needs.old_logprobs),
+          anchor_logprobs=logprobs(needs.anchor),
           top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
-          z=logprobs(rejection is not None and rejection.scores_z),
-          actor_logprobs=logprobs(old and actor is not None and actor.ppo),
-          experts=record and record.empty(
+          z=logprobs(needs.z),
+          actor_logprobs=logprobs(needs.actor_logprobs),
+          experts=needs.experts and needs.experts.empty(
               rows, config.max_prompt + config.max_response),
           generated=np.zeros((rows, config.max_response), bool)
-          if choices.has_turns(config) else None))
+          if needs.turns else None))
 
 
 def of_wave(
@@ -238,7 +233,7 @@ def tokens_of(
     responses: R responses.
     length: [R] tokens of each, also of those that are elsewhere.
     free: R free rows, which have the log-probs to be kept.
-    config: it says which log-probs are those of the sampler.
+    config: `loss.behaviour` chooses between the two log-probs.
   """
   rollouts, prompts = responses.rollouts, responses.call.prompts
   row = responses.call.requests.prompt

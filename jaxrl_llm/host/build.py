@@ -1,7 +1,7 @@
 """From a config to the parts of a run: task, programs, sampler, advantages.
 
 `build` is the only place that reads most of the config; `train.py` and
-`evaluate.py` both start from what it returns.
+`evaluate.py` both start from its result.
 """
 
 import copy
@@ -21,7 +21,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.base import phases, plain, schedules
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import ModelTokenizer
-from jaxrl_llm.host import choices, fit, memory, rollout, rounds
+from jaxrl_llm.host import batches, choices, fit, memory, methods, rollout
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
   Attributes:
     task: problems and their verifier.
     kinds: kind of training problem to the indices of its problems.
-    programs: what runs on the devices; their config has the choices that the
+    programs: device programs; their config has the choices that the
       run makes itself.
     sample: (params, prompts, requests, key, sampling, policy_step) ->
       (rollouts, counts); serves the requests of a training step.
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
     contents: 'problems', 'model' and 'actor' to digests of what the config
       names.
     user_config: the config without the choices that the run makes itself.
-    processes: who holds which rows, and what they tell each other.
+    processes: who holds which rows, and their channel.
     unrewarded: counter of the steps without a reward.
     needs: bytes that an update needs on each device, by the compiler; None if
       the run did not ask it.
@@ -89,14 +89,14 @@ class Parts(NamedTuple):
     return {**self.config.to_dict(), 'contents': self.contents}
 
   def compared(self) -> dict[str, Any]:
-    """Returns what must be the same in all processes of a run, by name."""
+    """Returns the values that all processes of a run must share, by name."""
     return {
         **config_lib.flatten(self.described()),
         'the held-out problems': digest(self.task.heldout),
         'the training problems': digest(self.task.train)}
 
   def describe(self, folder: paths.Path) -> None:
-    """Writes what a run in a folder needs to go on, beside its checkpoints."""
+    """Writes the files of a folder that a run needs beside its checkpoints."""
     user_config = self.user_config.copy_and_resolve_references()
     user_config.workdir = str(folder)
     paths.write_whole(
@@ -153,15 +153,14 @@ class Parts(NamedTuple):
           config.sft.heldout or config.sft.heldout_count) + ['update']
     if not training:
       return [*start, 'sharded_generate']
-    samplers = {id(programs.sampler), id(programs.writer.sampler)}
-    score = programs_lib.needs_old_logprobs(
-        config, self.stages) or programs_lib.needs_anchor(config)
+    samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
+    score = self.stages.needs.old_logprobs or self.stages.needs.anchor
     return [
         *start * len(programs.players), *['sharded_generate'] * len(samplers),
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']
 
   def ends(self) -> str:
-    """Returns a line that says what ends a response."""
+    """Returns a line about the tokens and texts that end a response."""
     tokenizer = self.task.tokenizer
     # A stop token is decoded where it is not the last one.
     said = [f'{plain.shown(tokenizer.decode([i, i]))} (token {i})'
@@ -174,7 +173,7 @@ class Parts(NamedTuple):
     """Returns a line that says how an update is computed, and its memory."""
     learner = self.config.learner
     sizes = {plan.sizes.columns for plan in self.programs.learner.plans(
-        rounds.minibatch_rows(self.config))}
+        batches.minibatch_rows(self.config))}
     needs = f' and needs {self.needs / 1e9:.1f} GB' if self.needs else ''
     return (
         f'An update takes lists of {" or ".join(map(str, sorted(sizes)))} '
@@ -182,15 +181,15 @@ class Parts(NamedTuple):
 
   def layout(self) -> str:
     """Returns the layouts of training and sampling weights as tables."""
-    writer = self.programs.writer.player
+    actor = self.programs.rollout_sampler.player
     text = ''
     for number, (_, policy, *_) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
           policy.trained, sharding.TRAIN_RULES, self.programs.learner_mesh)
-      if number == writer:
+      if number == actor:
         text += f'Sampling{of}:\n' + sharding.table(
-            self.programs.writer.weights, sharding.SAMPLE_RULES,
+            self.programs.rollout_sampler.weights, sharding.SAMPLE_RULES,
             self.programs.mesh)
     return text
 
@@ -290,7 +289,7 @@ def _task(
         config.task.name, tokenizer, **{
             k: v for k, v in config.task.items() if k != 'name'}))
     getattr(task, 'ready', lambda: None)()
-    if hasattr(task, 'turns') and not choices.has_turns(config):
+    if hasattr(task, 'turns') and not methods.has_turns(config):
       raise ValueError(
           f'task.name={config.task.name} makes a task with `turns`, so it '
           'needs an option max_turns: add it to what `create` takes.')
@@ -355,7 +354,7 @@ def _actor_checkpoint(
 
 
 def _stops(tokenizer: Any) -> stops_lib.Stops:
-  """Returns what ends a response, for the sampler."""
+  """Returns the tokens and texts that end a response, for the sampler."""
   texts = getattr(tokenizer, 'stop_texts', ())
   return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
       [text.encode() for text in texts], tokenizer.spelled) if texts else None)
@@ -437,21 +436,21 @@ def parts(
       config, model, tokenizer, training and not own_prompts)
   mesh = _mesh(config)
   platform = mesh.devices.flat[0].platform
-  processes = processes_lib.make(mesh, sharding.learner_mesh(
+  processes = processes_lib.make_processes(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))
   compiled.start(config.compilation_cache, processes.channel)
   config, model = _typed(config, model, platform)
   if actor:
     config, actor = _typed(config, actor, platform, 'actor.model')
-  stages = stages_lib.make(config, max(len(task.train), 1))
+  stages = stages_lib.make_stages(config, max(len(task.train), 1))
   memory.check(
       config, model, mesh, stages, len(task.heldout), training, actor)
   if training:
     _warn_of_warmup(config, stages)
   make = functools.partial(
-      programs_lib.make, model=model, mesh=mesh, stages=stages,
+      programs_lib.make_programs, model=model, mesh=mesh, stages=stages,
       stops=_stops(task.tokenizer), checkpoint=checkpoint, lengths=lengths,
-      actor=actor and programs_lib.Source(
+      actor=actor and programs_lib.PlayerSource(
           config_lib.of_actor(config), actor, theirs))
   room = memory.available(mesh) if training else None
   programs, needs = fit.fitted(make, config, room and room // mesh.size)
@@ -459,9 +458,9 @@ def parts(
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(
       jax.random.fold_in, out_shardings=sharding.replicated(mesh))
-  sample = rollout.host_sampler(programs.writer.sampler, mesh)
+  sample = rollout.host_sampler(programs.rollout_sampler.sampler, mesh)
   sample_policy = sample
-  if programs.sampler is not programs.writer.sampler:
+  if programs.sampler is not programs.rollout_sampler.sampler:
     sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,

@@ -1,192 +1,66 @@
 """Reads static choices and traced numbers of device code from a config."""
 
-import functools
-from typing import Any, Callable, Optional
+import dataclasses
+from typing import Any, Optional
 
-import jax
 from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs
 from jaxrl_llm.base import schedules
-from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.host import methods
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.models import experts
-from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.types import Array
-
-
-def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
-  """Returns the choices of `off_policy`, None for 'none'."""
-  if config.off_policy == 'none':
-    return None
-  static = {k: v for k, v in config[config.off_policy].items()
-            if k not in rejection_lib.NUMBERS}
-  return rejection_lib.Rejection(decoupled=has_actor(config), **static)
-
-
-def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
-  """Returns the form of the experts that the sampler records, or None.
-
-  Raises:
-    ValueError: an environment answers the responses.
-  """
-  if not config.loss.replay_experts:
-    return None
-  if has_turns(config):
-    raise ValueError(
-        'loss.replay_experts=true does not work with an environment or tools: '
-        'set it to false.')
-  return experts.Record.of(config_lib.model_config(config))
-
-
-def has_turns(config: ConfigDict) -> bool:
-  """Returns whether an environment answers the responses."""
-  return 'max_turns' in config.task
-
-
-def scheduled(config: ConfigDict) -> bool:
-  """Returns whether the temperature may differ between rows of a batch."""
-  return isinstance(config.sampling.temperature, str)
-
-
-def has_actor(config: ConfigDict) -> bool:
-  """Returns whether the actor is another model than the policy."""
-  return bool(config.actor.model.hf or config.actor.model.preset)
-
-
-def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
-  """Returns how an actor that is another model learns; None without one.
-
-  Its F is `loss.importance`. Under rejection without one, it is the truncation
-  at c1, as in the policy's loss.
-  """
-  if not has_actor(config):
-    return None
-  given = config.actor
-  correct = _traced(config, 'loss.importance')[0]
-  if config.loss.importance == 'none' and config.off_policy != 'none':
-    correct = 'tis'
-  return actor_lib.Training(
-      given.ppo, given.distill, given.distill_top_k,
-      given.kl_target is not None, correct)
+from jaxrl_llm.learner.options import (
+  ActorNumbers,
+  LossWeights,
+  RejectionBounds,
+)
 
 
 def _actor_numbers(config: ConfigDict) -> dict[str, np.float32]:
   """Returns `LossParams.actor`: clip_low, clip_high, kl_target, those of F."""
-  if not has_actor(config):
+  if not methods.has_actor(config):
     return {}
-  found = dict(
-      clip_low=config.actor.clip_low, clip_high=config.actor.clip_high)
-  if config.actor.kl_target is not None:
-    found['kl_target'] = config.actor.kl_target
-  found = {name: np.float32(value) for name, value in found.items()}
+  found = _numbers(ActorNumbers, config.actor)
   if config.loss.importance == 'none' and config.off_policy != 'none':
     return {**found, 'cap': np.float32(config[config.off_policy].c1)}
-  return found | _traced(config, 'loss.importance')[1]
+  return found | methods.traced(config, 'loss.importance')[1]
 
 
-def _traced(
-    config: ConfigDict, field: str,
-) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
-  """Returns an objective or a correction, and its numbers.
-
-  Numbers are traced, so that new ones never recompile; other hyperparameters
-  are bound to the function. None is left out where it is the default.
-  """
-  plug, given = plugs.chosen(field, config_lib.flatten(config))
-  is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
-  default = {
-      one.name: one.default for one in plug.hyperparameters.values()}
-  static = {k: v for k, v in given.items() if not is_number(v) and (
-      v is not None or default.get(k) is not None)}
-  function = plug.name
-  if not plug.packaged or static:
-    function = functools.partial(plug.guarded(), **static)
-  return function, {
-      name: np.float32(value) for name, value in given.items()
-      if is_number(value)}
-
-
-def check(config: ConfigDict) -> None:
-  """Traces the user's advantage, objective and correction once, on shapes.
-
-  Else a wrong result would end the run after its SFT and first wave, or
-  would be broadcast into a wrong loss.
-
-  Raises:
-    ValueError: one fails, or returns something else than it should.
-  """
-  rows, samples = 2, config.samples_per_prompt
-  array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
-  tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
-  if not plugs.plug('advantage', config.advantage).packaged:
-    jax.eval_shape(
-        advantage(config), array(rows, samples),
-        array(rows, samples, kind=bool), array(kind=np.uint32))
-  for field, args, form in (
-      ('loss.objective', (tokens, tokens, array(rows), mask),
-       'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
-      ('loss.importance', (tokens, mask), 'an array')):
-    function, numbers = _traced(config, field)
-    if not callable(function):
-      continue
-    found, own = jax.eval_shape(function, *args, **numbers), {}
-    if field == 'loss.objective':
-      found, own = policy_losses.with_metrics(found)
-    is_loss = isinstance(found, policy_losses.PolicyLoss)
-    shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
-    if (is_loss, {*shapes}, type(own)) != (
-        field == 'loss.objective', {tokens.shape}, dict):
-      raise ValueError(
-          f'{field}={config_lib.flatten(config)[field]} returns '
-          f'{type(found).__name__} of the shapes {shapes} for tokens of the '
-          f'shape {tokens.shape}: return {form} of that shape.')
-    for name, value in own.items():
-      if str(name).partition('/')[0] in ('step', 'update') or (
-          value.shape not in ((), tokens.shape)):
-        raise ValueError(
-            f'{field}={config_lib.flatten(config)[field]} returns the metric '
-            f'{name} of the shape {value.shape} for tokens of the shape '
-            f'{tokens.shape}: return one of that shape or a number, whose name '
-            'does not begin with step or update.')
+def _numbers(cls: type, given: ConfigDict) -> dict[str, np.float32]:
+  """Returns the fields of a dataclass that a section gives a number."""
+  names = [field.name for field in dataclasses.fields(cls)]
+  return {name: np.float32(given[name]) for name in names
+          if given[name] is not None}
 
 
 def learner_config(
     config: ConfigDict, **changes: Any) -> learner_lib.LearnerConfig:
   """Returns the learner's static choices, with changes."""
-  loss, learner = config.loss, config.learner
-  return learner_lib.LearnerConfig(**{**dict(
-      tokens=learner.tokens_per_microbatch, max_prompt=config.max_prompt,
-      max_response=config.max_response, samples=config.samples_per_prompt,
-      whole=learner.updates == 1,
-      objective=_traced(config, 'loss.objective')[0],
-      aggregation=loss.aggregation,
-      importance=_traced(config, 'loss.importance')[0],
-      kl_estimator=loss.kl_estimator,
-      rejection=rejection(config), actor=actor(config),
-      vocab_chunk=learner.vocab_chunk, remat=learner.remat,
-      attention=learner.attention, unroll=learner.unroll), **changes})
+  return config_lib.as_section(
+      learner_lib.LearnerConfig, config.loss, config.learner, **dict(
+      tokens=config.learner.tokens_per_microbatch,
+      max_prompt=config.max_prompt, max_response=config.max_response,
+      samples=config.samples_per_prompt, whole=config.learner.updates == 1,
+      objective=methods.traced(config, 'loss.objective')[0],
+      importance=methods.traced(config, 'loss.importance')[0],
+      rejection=methods.rejection(config),
+      actor=methods.actor(config)) | changes)
 
 
 def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
-  loss, numbers = config.loss, {}
-  if config.off_policy != 'none':
-    numbers = {name: np.float32(config[config.off_policy][name])
-               for name in rejection_lib.NUMBERS}
+  numbers = {} if config.off_policy == 'none' else _numbers(
+      RejectionBounds, config[config.off_policy])
   return loss_lib.LossParams(
+      **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
-      entropy_bonus=np.float32(loss.entropy_bonus),
-      kl_coef=np.float32(loss.kl_coef),
       budget=np.float32(config.max_response),
-      objective=_traced(config, 'loss.objective')[1],
-      importance=_traced(config, 'loss.importance')[1],
+      objective=methods.traced(config, 'loss.objective')[1],
+      importance=methods.traced(config, 'loss.importance')[1],
       rejection=numbers, actor=_actor_numbers(config))
 
 
@@ -199,67 +73,16 @@ def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
 
 def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
   """Returns LoRA's matrices, None if all weights are trained."""
-  given = config.lora
-  return policy_lib.Adapters(
-      given.rank, given.alpha / given.rank, given.targets,
-      config_lib.has_sft(config) and not config_lib.sft_of_lora(config)
-  ) if given.rank else None
+  return config_lib.as_section(
+      policy_lib.Adapters, config.lora, warm=config_lib.has_sft(config) and (
+          not config_lib.sft_of_lora(config))) if config.lora.rank else None
 
 
 def advantages(config: ConfigDict) -> advantages_lib.Program:
   """Returns the programs of advantages."""
-  return advantages_lib.make(
-      advantage(config), advantage(config, per_group=True),
+  return advantages_lib.make_program(
+      methods.advantage(config), methods.advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
-      overlong=advantages_lib.Overlong(
-          config.overlong.mode, config.overlong.window, config.max_response))
-
-
-def separate_rewards(config: ConfigDict) -> int:
-  """Returns K, the rewards that the advantage gets each by itself; or 0."""
-  plug, _ = plugs.chosen('advantage', config_lib.flatten(config))
-  functions = config.task.get('reward', ())
-  return len(functions) if 'separate' in plug.keywords and (
-      isinstance(functions, tuple)) else 0
-
-
-def advantage(
-    config: ConfigDict, *, per_group: bool = False,
-) -> Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]:
-  """Makes the advantage function of a config.
-
-  Args:
-    config: it names the advantage.
-    per_group: leave out scaling by the batch, so that a group's advantages do
-      not depend on the others. A function that scales takes it as an argument.
-
-  Returns:
-    (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
-    (advantages [P, N], metrics). `where` marks valid samples; `step` is the
-    number of steps done; `separate` is for advantages that take it. Jittable,
-    with a traced `step`.
-  """
-  plug, given = plugs.chosen('advantage', config_lib.flatten(config))
-  function, at_step = plug.guarded(), {
-      one.name: schedules.make(given.pop(one.name))
-      for one in plug.hyperparameters.values() if one.scheduled}
-  if 'per_group' in plug.keywords:
-    given['per_group'] = per_group
-
-  if 'weights' in plug.keywords:
-    given['weights'] = tuple(config.task.get('reward_weights', ()))
-
-  def compute(rewards, where, step, separate=None):
-    several = {} if separate is None else {'separate': separate}
-    found = function(rewards, where=where, **given, **several, **{
-        name: value(step) for name, value in at_step.items()})
-    values, metrics = found if isinstance(found, tuple) else (found, {})
-    shape = jax.numpy.shape(values)
-    if shape != rewards.shape:
-      raise ValueError(
-          f'advantage={plug.name} returns an array of the shape {shape} for '
-          f'rewards of the shape {rewards.shape}: return one of their shape, '
-          'or (advantages, metrics).')
-    return values, metrics
-
-  return compute
+      overlong=config_lib.as_section(
+          advantages_lib.Overlong, config.overlong,
+          budget=config.max_response))

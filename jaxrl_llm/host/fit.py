@@ -1,4 +1,4 @@
-"""Chooses the tokens of a microbatch, and what an update recomputes, by memory.
+"""Chooses tokens of a microbatch and rematerialisation by the memory.
 
 The compiler says what memory an update needs. The first step needs that
 compiled program in any case.
@@ -10,8 +10,8 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config.fields import AUTO
-from jaxrl_llm.host import arguments, rounds
+from jaxrl_llm.base.declared import AUTO
+from jaxrl_llm.host import arguments, batches
 from jaxrl_llm.host.programs import Programs
 from jaxrl_llm.models import transformer
 
@@ -75,7 +75,7 @@ def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
   tokens, remat = config.learner.tokens_per_microbatch, config.learner.remat
   # A list has a row at least, and all of a batch at most.
   least = config.max_prompt + config.max_response - 1
-  most = least * rounds.minibatch_rows(config)
+  most = least * batches.minibatch_rows(config)
   sizes, kinds = [tokens], [remat]
   if asked.tokens_per_microbatch == AUTO:
     sizes += [tokens >> i for i in range(1, _HALVED + 1)
@@ -98,10 +98,10 @@ def needed(made: Programs) -> int:
   """
   x, learner = arguments.abstract(made), made.learner
   plan = arguments.on_devices(
-      learner.plans(rounds.minibatch_rows(made.config))[-1], made)
+      learner.plans(batches.minibatch_rows(made.config))[-1], made)
   try:
     program = learner.update.lower(
-        x.state, x.batch, plan, x.loss, x.frozen, x.writer).compile()
+        x.state, x.batch, plan, x.loss, x.frozen, x.behaviour_params).compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.config.fields import AUTO
-from jaxrl_llm.host import choices
+from jaxrl_llm.base.declared import AUTO
+from jaxrl_llm.host import methods
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.models.config import ModelConfig
 
@@ -104,7 +104,7 @@ def parts(
            16 * min(heldout, config.eval.problems or heldout)
            * config.eval.samples, on_host=True)]
   if actor and training:
-    learns = choices.actor(config).learns
+    learns = methods.actor(config).learns
     found.append(Part(
         f"the actor's weights{', with their gradients and moments' * learns}",
         'choose a smaller actor.model',
@@ -146,12 +146,12 @@ def _weights(
 
 
 def _sampling(
-    config: ConfigDict, writer: ModelConfig, slots: int, item: int,
+    config: ConfigDict, actor: ModelConfig, slots: int, item: int,
     platform: str, training: bool) -> list[Part]:
-  """Returns what exists while responses are sampled, in `slots` slots."""
-  entry = writer.head_dim * item
+  """Returns the arrays that sampling needs, in `slots` slots."""
+  entry = actor.head_dim * item
   if training and config.sampling.kv:
-    entry = writer.head_dim + 4  # a byte each, and their scale
+    entry = actor.head_dim + 4  # a byte each, and their scale
   columns = config.max_prompt + config.max_response
   share = config.sampling.share_prompts
   if share or share is None and platform != 'cpu':
@@ -159,9 +159,9 @@ def _sampling(
   return [
       Part('the cache of the decode slots',
            'lower sampling.slots, max_prompt or max_response',
-           slots * columns * 2 * writer.layers * writer.kv_heads * entry),
+           slots * columns * 2 * actor.layers * actor.kv_heads * entry),
       Part('the logits of the decode slots', 'lower sampling.slots',
-           slots * writer.vocab_size * 4),
+           slots * actor.vocab_size * 4),
       Part('the latest tokens of the decode slots',
            'lower sampling.steps_per_refill',
            12 * slots * config.sampling.steps_per_refill)]
@@ -170,7 +170,7 @@ def _sampling(
 def _update(
     config: ConfigDict, model: ModelConfig, shards: int, item: int,
 ) -> list[Part]:
-  """Returns what exists while the parameters are updated."""
+  """Returns the arrays that an update of the parameters needs."""
   # A microbatch has a row at least, and all of an update at most.
   tokens = config.max_prompt + config.max_response - 1
   if config.learner.tokens_per_microbatch != AUTO:

@@ -1,7 +1,7 @@
 """The device programs of a run.
 
-`make` knows neither task nor files, and needs no device that exists:
-`build.parts` runs what it returns, `launch/compile_check.py` compiles it
+`make_programs` knows neither task nor files, and needs no device that exists:
+`build.parts` runs them, `launch/compile_check.py` compiles it
 ahead of time for machines that are elsewhere.
 """
 
@@ -13,22 +13,23 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices, rounds
+from jaxrl_llm.host import batches, choices
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import attention, hf
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import prefixes
 from jaxrl_llm.sampling.stops import Stops
-from jaxrl_llm.tasks.sft_rows import Limits
+from jaxrl_llm.tasks.sft_rows import RowLimits
 from jaxrl_llm.types import Curriculum
 
 
-class Sampler(NamedTuple):
+class SamplerProgram(NamedTuple):
   """Sampler at the sizes of one training step.
 
   Attributes:
@@ -70,8 +71,8 @@ class Player(NamedTuple):
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: Optional[learner_lib.Learner]
-  sampler: Sampler
+  learner: Optional[learner_lib.LearnerPrograms]
+  sampler: SamplerProgram
 
 
 class RolloutSampler(NamedTuple):
@@ -88,11 +89,11 @@ class RolloutSampler(NamedTuple):
   player: int
   to_sampling: Callable[..., Any]
   lower_to_sampling: Callable[[], Any]
-  sampler: Sampler
+  sampler: SamplerProgram
   weights: Any
 
 
-class Source(NamedTuple):
+class PlayerSource(NamedTuple):
   """Parts of a player that come from outside.
 
   Attributes:
@@ -106,7 +107,7 @@ class Source(NamedTuple):
 
 
 class Programs(NamedTuple):
-  """Device programs and what they are made of.
+  """Device programs, and the parts they are made of.
 
   Attributes:
     config: the config, with the lengths to compile.
@@ -116,32 +117,23 @@ class Programs(NamedTuple):
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
     model, policy, learner, sampler: parts of the first player.
-    writer: sampling of the responses that are trained on. Its sampler is that
-      of its player, if nothing but its use is another.
+    rollout_sampler: sampling of the responses that are trained on. Its sampler
+      is that of its player, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
+    needs: quantities beside the rollouts that the loss needs.
   """
   config: ConfigDict
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   players: tuple[Player, ...]
-  writer: RolloutSampler
+  rollout_sampler: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
   policy = property(lambda self: self.players[0].policy)
   learner = property(lambda self: self.players[0].learner)
   sampler = property(lambda self: self.players[0].sampler)
-
-
-def updates_per_round(config: ConfigDict, stages: Stages) -> int:
-  """Returns the optimiser steps of a round."""
-  rows = rounds.minibatch_rows(config)
-  return config.learner.epochs * -(-stages.selection.rows // rows)
-
-
-def updates_per_step(config: ConfigDict, stages: Stages) -> int:
-  """Returns the most optimiser steps of a training step."""
-  return stages.curriculum.max_rounds * updates_per_round(config, stages)
+  needs = property(lambda self: self.stages.needs)
 
 
 def updates_of_run(config: ConfigDict, stages: Stages) -> int:
@@ -149,44 +141,13 @@ def updates_of_run(config: ConfigDict, stages: Stages) -> int:
   prompts = config.curriculum_prompts or config.prompts_per_step
   waves = max(config.steps - config.actor.lag, 0)
   full = waves * prompts // config.prompts_per_step  # rounds, at most
-  return full * updates_per_round(config, stages)
-
-
-def needs_old_logprobs(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether the old policy's log-probs have to be computed.
-
-  The first update after a rollout is made by the old policy itself. Later ones,
-  and those on rows of an earlier step, need its log-probs from `Learner.score`:
-  with the new policy in its place every ratio would be 1. A rejection towards
-  the old policy needs them for the whole batch, before it is split.
-  """
-  rejection = choices.rejection(config)
-  return (updates_per_step(config, stages) > 1 or stages.curriculum.stale
-          or stages.selection.stale or config.actor.lag > 0
-          or (rejection is not None and rejection.target == 'p_ref'))
-
-
-def keeps_writer(config: ConfigDict, stages: Stages) -> bool:
-  """Returns whether updates need a copy of the parameters that wrote the rows.
-
-  The exact normaliser needs them. An actor that is another model takes part in
-  the update itself, so that it needs no copy for its first update, nor for any
-  if it does not learn.
-  """
-  rejection, actor = choices.rejection(config), choices.actor(config)
-  return bool(rejection) and rejection.needs_actor and not (
-      actor and (not actor.learns or updates_per_step(config, stages) == 1))
+  return full * stages.needs.updates_per_round
 
 
 def scored_rows(made: Programs) -> int:
-  """Returns the rows of a call of `Learner.score`: those of a step, padded."""
+  """Returns the rows of a call of `score`: those of a step, padded."""
   shards = sharding.data_shards(made.learner_mesh)
   return -(-made.stages.curriculum.max_requests // shards) * shards
-
-
-def needs_anchor(config: ConfigDict) -> bool:
-  """Returns whether the loss has a KL penalty, and so a frozen model."""
-  return config.loss.kl_coef > 0
 
 
 def with_lengths(
@@ -251,45 +212,25 @@ def prompts_per_shard(
   return min(prompts, requests, (requests - 2) // least + 2)
 
 
-class SamplerUse(NamedTuple):
-  """Choices of a sampler that differ between training and evaluation.
-
-  Attributes:
-    slots: decode slots on each data shard; None for `sampling.slots`.
-    top_logprobs: likeliest tokens to record at each position.
-    record_experts: whether to record the tokens' experts.
-    kv: quantised type of the keys and values; None for the compute type.
-    own_prompts: whether each request may have a prompt of its own. A prefill is
-      of as many prompts as without.
-    continues: whether requests may have the beginning of their response.
-  """
-  slots: int | None = None
-  top_logprobs: int = 0
-  record_experts: bool = False
-  kv: str | None = None
-  own_prompts: bool = False
-  continues: bool = False
-
-
-TRAINING = SamplerUse()
-
-
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stops: Stops, curriculum: Curriculum,
-    use: SamplerUse = TRAINING) -> Sampler:
+    stops: Stops, curriculum: Curriculum, own_prompts: bool = False,
+    **use: Any) -> SamplerProgram:
   """Makes a sampler at the capacities of the curriculum.
 
   Args:
     config: sizes of responses, and the section `sampling`.
     mesh: (data, fsdp, tensor).
     model: the architecture.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     curriculum: its capacities are the sizes of a wave.
-    use: choices for training or evaluation.
+    own_prompts: whether each request may have a prompt of its own. A prefill is
+      of as many prompts as without.
+    **use: fields of `SamplerConfig` that differ between training and
+      evaluation; `slots` None is `sampling.slots`.
   """
   window = _prefill_prompts(config, mesh, curriculum)
-  if use.own_prompts:
+  if own_prompts:
     curriculum = curriculum._replace(
         max_prompts=curriculum.max_requests, min_count=1)
   per_shard, own = _per_shard(mesh, curriculum)
@@ -299,29 +240,28 @@ def make_sampler(
     # CPUs and GPUs copy a layer's weights, keys and values to take them out of
     # their stacks: on an H100, steps of Qwen3-1.7B take 2.2 times as long.
     unroll = _platform(mesh) != 'tpu'
-  slots = min(use.slots or config.sampling.slots, per_shard)
-  sampler = generate_lib.SamplerConfig(
-      slots=slots, max_response=config.max_response, stop_ids=stops.ids,
-      stop_texts=stops.texts, top_logprobs=use.top_logprobs,
-      record_experts=use.record_experts,
+  slots = min(use.pop('slots', None) or config.sampling.slots, per_shard)
+  sampler = config_lib.as_section(
+      generate_lib.SamplerConfig, config.sampling, slots=slots, unroll=unroll,
+      prefill_prompts=window,
+      prefill_lengths=config.sampling.buckets,
+      max_response=config.max_response, stop_ids=stops.ids,
+      stop_texts=stops.texts,
       tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
                 or config.sampling.min_p > 0),
-      steps_per_refill=config.sampling.steps_per_refill,
-      chunk=config.sampling.chunk, unroll=unroll,
-      transpose=_LARGE if cpu else None, kv=use.kv, prefill_prompts=window,
-      buckets=config.sampling.buckets,
+      transpose=_LARGE if cpu else None,
       share_prompts=prefixes.shared(
           config.sampling.share_prompts, _platform(mesh), slots=slots,
           prompts=own, samples=curriculum.min_count,
           chunk=config.sampling.chunk),
-      continues=use.continues, continue_chunk=min(
+      continue_chunk=min(
           _CONTINUED_CPU if cpu else _CONTINUED, config.max_response),
-      attention=attention.resolve(
+      prefill_attention=attention.resolve(
           config.learner.attention, mesh.devices.flat[0], config.max_prompt,
-          model))
+          model), **use)
   generate = jax.jit(functools.partial(
       generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
-  return Sampler(
+  return SamplerProgram(
       generate, sampler, curriculum.max_prompts, curriculum.max_requests,
       per_shard, own)
 
@@ -344,7 +284,7 @@ def _prefill_prompts(
 
 def _learner_mesh(
     config: ConfigDict, mesh: jax.sharding.Mesh,
-    sources: Sequence[Source]) -> jax.sharding.Mesh:
+    sources: Sequence[PlayerSource]) -> jax.sharding.Mesh:
   """Returns the learner's mesh, if both meshes fit the models and the batch.
 
   Args:
@@ -375,7 +315,7 @@ def _learner_mesh(
         f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
         f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
         'for sampling and updates: set mesh.learner_tensor=none.')
-  rows, shards = rounds.minibatch_rows(config), sharding.data_shards(
+  rows, shards = batches.minibatch_rows(config), sharding.data_shards(
       learner_mesh)
   if rows % shards:
     raise ValueError(
@@ -386,19 +326,19 @@ def _learner_mesh(
   return learner_mesh
 
 
-def make(
+def make_programs(
     config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
     stops: Stops, stages: Stages,
     checkpoint: hf.Checkpoint | None = None,
     lengths: Sequence[int] | None = None,
-    actor: Source | None = None) -> Programs:
+    actor: PlayerSource | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
     model: the architecture of the policy.
     mesh: (data, fsdp, tensor), of the sampler.
-    stops: what ends a response.
+    stops: tokens and texts that end a response.
     stages: their capacities are the sizes of the programs.
     checkpoint: source of the model's weights; None is random weights.
     lengths: tokens of each training prompt; None if they are not known.
@@ -408,18 +348,19 @@ def make(
     ValueError: the mesh does not divide the model or the batch, or has no
       devices for `learner.attention`.
   """
-  sources = [Source(config, model, checkpoint), *([actor] if actor else [])]
+  sources = [
+      PlayerSource(config, model, checkpoint), *([actor] if actor else [])]
   learner_mesh = _learner_mesh(config, mesh, sources)
   config = with_lengths(config, mesh, model, stages.curriculum, lengths)
   policies = [
-      policy_lib.make(
+      policy_lib.make_policy(
           source.model, mesh, choices.adapters(source.config),
           source.checkpoint, learner_mesh) for source in sources]
   optimizers = [
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          steps=max(updates_of_run(config, stages), 1),
-          **source.config.optimizer)) for source in sources]
-  learner = learner_lib.make(
+      optimizer_lib.make_optimizer(
+          OptimizerConfig(**source.config.optimizer),
+          max(updates_of_run(config, stages), 1)) for source in sources]
+  learner = learner_lib.make_learner(
       model, choices.learner_config(
           config, row_facts=stages.selection.stale,
           whole=config.learner.updates == 1 and not stages.selection.stale),
@@ -429,29 +370,30 @@ def make(
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
-  rejection, turns = choices.rejection(config), choices.has_turns(config)
-  writing = sampler(model=sources[-1].model, use=SamplerUse(
-      kv=config.sampling.kv, record_experts=config.loss.replay_experts,
-      top_logprobs=rejection.top_k if rejection and rejection.uses_top else 0,
-      continues=turns))
+  needs = stages.needs
+  writing = sampler(
+      model=sources[-1].model, record_experts=needs.experts is not None,
+      top_logprobs=max(needs.top_scored, needs.top_updated),
+      continues=needs.turns)
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
-    evaluating = sampler(model=model, use=SamplerUse(
-        config.eval.slots, own_prompts=config.eval.slots is not None,
-        continues=turns))
+    evaluating = sampler(
+        model=model, own_prompts=config.eval.slots is not None, kv=None,
+        slots=config.eval.slots, continues=needs.turns)
   players = Player(model, policies[0], learner, evaluating), *(
       Player(source.model, policy, None, writing)
       for source, policy in zip(sources[1:], policies[1:]))
   weights = policies[-1].sampling(config.sampling.weights)
-  writer = RolloutSampler(
+  rollout_sampler = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, learner_mesh, players, writer, stages)
+  return Programs(config, mesh, learner_mesh, players, rollout_sampler, stages)
 
 
 def sft_learner(
-    made: Programs, limits: Limits, steps: int = 1) -> learner_lib.Learner:
+    made: Programs, limits: RowLimits, steps: int = 1,
+) -> learner_lib.LearnerPrograms:
   """Makes the programs of supervised fine-tuning; nothing is compiled yet.
 
   Args:
@@ -466,16 +408,15 @@ def sft_learner(
       adapters) else {}
   if rate is None:
     rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
-  return learner_lib.make(
+  return learner_lib.make_learner(
       made.model,
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', rejection=None, actor=None, whole=True,
           max_prompt=limits.max_prompt, max_response=limits.max_response),
-      optimizer_lib.make(optimizer_lib.OptimizerConfig(
-          learning_rate=rate, steps=max(steps, 1),
-          schedule=sft.schedule, warmup_steps=warmup, b2=0.99,
-          weight_decay=sft.weight_decay)),
+      optimizer_lib.make_optimizer(config_lib.as_section(
+          OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
+                         max(steps, 1)),
       mesh=made.learner_mesh, **trained)
 
 

@@ -5,7 +5,7 @@ Requests of one prompt are neighbours. Each process decodes and verifies the
 responses that its devices sampled; then facts about all of them are gathered.
 """
 
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -39,12 +39,12 @@ class SampleCall(NamedTuple):
     return [self.problems[i] for i in self.requests.prompt]
 
 
-class Played(NamedTuple):
-  """Turns of the responses of a wave, and what the environment gave them.
+class PlayedTurns(NamedTuple):
+  """Turns of the responses of a wave, and the environment's verdicts.
 
   Attributes:
-    turns: of the M rows at home in this process, what the model wrote, read and
-      was given, turn by turn.
+    turns: of the M rows at home in this process: text, observation and reward
+      of each turn.
     starts: of these rows, the column of the first token of each turn.
     verdicts: of these rows; None where the task is to judge the last turn.
     answered: whether the environment answered the last turn of these rows, as
@@ -83,7 +83,7 @@ class Responses(NamedTuple):
   shard: np.ndarray
   use: dict[str, int]
   policy_step: int = 0
-  played: Played | None = None
+  played: PlayedTurns | None = None
 
 
 class Judged(NamedTuple):
@@ -105,7 +105,7 @@ class Judged(NamedTuple):
       where there is none.
     observed: [R] int32, tokens of the response that the environment wrote; None
       without one.
-    played: what the environment added; None without one.
+    played: facts that the environment added; None without one.
   """
   reward: np.ndarray
   kind: list[str]
@@ -118,7 +118,7 @@ class Judged(NamedTuple):
   rewards: dict[str, np.ndarray] = {}
   logged: dict[str, np.ndarray] = {}
   observed: np.ndarray | None = None
-  played: Played | None = None
+  played: PlayedTurns | None = None
 
   @property
   def generated(self) -> np.ndarray:
@@ -227,7 +227,7 @@ _NO_LIMIT = np.iinfo(np.int32).max
 
 
 def host_sampler(
-    made: programs.Sampler, mesh: jax.sharding.Mesh,
+    made: programs.SamplerProgram, mesh: jax.sharding.Mesh,
 ) -> Callable[..., tuple[Rollouts, dict[str, int]]]:
   """Makes the sampler of a run, from host to host.
 
@@ -247,7 +247,7 @@ def host_sampler(
     program serves every mix of requests.
   """
   shards, slots = sharding.data_shards(mesh), made.sampler.slots
-  team = processes_lib.make(mesh)
+  team = processes_lib.make_processes(mesh)
 
   def sample(
       params, prompts, requests, key, sampling, policy_step, shard=None,
@@ -305,7 +305,7 @@ def respond(
       policy_step)
 
 
-def submit(
+def start_judging(
     task: tasks.Task, responses: Responses, processes: Processes,
     step: int = 0, steps: int = 0) -> Callable[[], Judged]:
   """Starts to judge the responses at home in this process.
@@ -321,8 +321,7 @@ def submit(
 
   Returns:
     A function that waits for the verdicts of all processes. All of them must
-    call it. It raises what `rewards.submit` raises, in every process: one that
-    raised alone would leave the others waiting for it.
+    call it. It raises the errors of `rewards.submit` in every process.
   """
   rows, rollouts = responses.rows, responses.rollouts
   problems = responses.call.problem()
@@ -333,16 +332,13 @@ def submit(
   count = real.sum(1)
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
       count, 1)).astype(np.float32)
-  waiting = _caught(lambda: lambda: [])
+  started = Attempt(lambda: [])
   if processes.leads:
-    waiting = _caught(lambda: _judge(
+    started = attempted(lambda: _judge(
         task, responses, [problems[row] for row in rows], step, steps))
 
   def judged():
-    wait, error = waiting
-    verdicts = None
-    if wait:
-      verdicts, error = _caught(wait)
+    verdicts, error = started if started.error else attempted(started.value)
     mine = [
         (v.reward if v.valid else None, v.kind, v.answer, v.rewards, v.logged,
          *others)
@@ -352,10 +348,7 @@ def submit(
                 None] * len(rows)
     facts, extra = processes.gather_rows(
         responses.shard, mine, (error, responses.use))
-    for error, _ in extra:
-      if error:
-        kind_of_error, sentence = error
-        raise _ERRORS[kind_of_error](sentence)
+    raise_first(error for error, _ in extra)
     reward, kind, answer, separate, logged, *others = (
         zip(*facts) if facts else [()] * 9)
     busy, slots, steps = (
@@ -377,7 +370,7 @@ def _judge(
   """Starts to judge the M rows at home, but those judged in their play.
 
   Args:
-    task, responses, step, steps: those of `submit`.
+    task, responses, step, steps: those of `start_judging`.
     problems: of the M rows.
 
   Returns:
@@ -429,25 +422,46 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def further(verdict: rewards.Verdict) -> dict[str, Any]:
-  """Returns what a record has beside the fields of every one: `rewards` of
-  several functions, and what they log as `extra`.
+  """Returns a record's optional fields: the `rewards` of several functions, and
+  the values that they log, as `extra`.
   """
   return {name: value for name, value in (
       ('rewards', verdict.rewards), ('extra', verdict.extra)) if value}
 
 
-_PATIENCE = 3  # steps in a row without a reward, the last of which ends a run
-_ERRORS = {'verifier': rewards.VerifierError, 'process': ChildProcessError}
+class Attempt(NamedTuple):
+  """Result of a function that may fail in one process alone.
+
+  Attributes:
+    value: the result; None after an error.
+    error: the error, for all processes to raise; else None.
+  """
+  value: Any
+  error: Exception | None = None
 
 
-def _caught(function: Callable[[], Any]) -> tuple[Any, Any]:
-  """Returns a result, or None and an error that ends the run."""
+def attempted(function: Callable[[], Any]) -> Attempt:
+  """Calls a function of one process, and keeps an error that ends the run.
+
+  A process that raised alone would leave the others waiting for it. The error
+  is made anew: another process could not read every error of a user's code.
+  """
   try:
-    return function(), None
-  except rewards.VerifierError as error:
-    return None, ('verifier', str(error))
+    return Attempt(function())
   except ChildProcessError as error:
-    return None, ('process', str(error))
+    return Attempt(None, ChildProcessError(str(error)))
+  except ValueError as error:
+    return Attempt(None, rewards.VerifierError(str(error)))
+
+
+def raise_first(errors: Iterable[Exception | None]) -> None:
+  """Raises the first error of the processes, if there is one."""
+  for error in errors:
+    if error:
+      raise error
+
+
+_PATIENCE = 3  # steps in a row without a reward, the last of which ends a run
 
 
 class Unrewarded:

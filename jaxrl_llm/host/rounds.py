@@ -12,7 +12,7 @@ from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
-from jaxrl_llm.learner.learner import Learner
+from jaxrl_llm.learner.learner import LearnerPrograms
 from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.sharding import processes as processes_lib
@@ -44,21 +44,22 @@ class Learning(NamedTuple):
     loss: hyperparameters of the loss, on the devices.
     frozen: the policy's parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
-    keep_writer: whether updates need the parameters that wrote the rows.
+    keep_behaviour_params: whether updates need the parameters that wrote the
+      rows.
     config: seed, sizes of batches, and which rows are dropped.
     processes: who holds which rows.
   """
-  learner: Learner
+  learner: LearnerPrograms
   loss: LossParams
   frozen: Any
   anchor: Any
-  keep_writer: bool
+  keep_behaviour_params: bool
   config: ConfigDict
   processes: Processes
 
 
-class Counts(NamedTuple):
-  """Numbers of what a run has done before a step.
+class RunCounts(NamedTuple):
+  """Numbers of steps, rounds and updates that a run has done before a step.
 
   Attributes:
     steps: steps.
@@ -70,7 +71,7 @@ class Counts(NamedTuple):
   updates: int
 
 
-class Outcome(NamedTuple):
+class RoundsOutcome(NamedTuple):
   """Outcome of the rounds of a step.
 
   Attributes:
@@ -115,7 +116,7 @@ def signal(
   probe = valid & (rows >= first) & _at(table.probe, rows)
   padded = jax.device_get(program.of_wave(*replicate([
       _at(table.reward, rows), valid, _at(table.generated, rows), probe,
-      sampled.all(1), step, *_separate(table, rows)])))
+      sampled.all(1), step, *_separate_rewards(table, rows)])))
   return padded._replace(gain=padded.gain[:len(ask.group)])
 
 
@@ -127,7 +128,7 @@ def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
   return np.where(there, column[rows], np.zeros((), column.dtype))
 
 
-def _separate(table: Table, rows: np.ndarray) -> list[np.ndarray]:
+def _separate_rewards(table: Table, rows: np.ndarray) -> list[np.ndarray]:
   """Returns the last argument of the programs, if the table has it."""
   return [] if table.rewards is None else [_at(table.rewards, rows)]
 
@@ -158,7 +159,7 @@ def with_advantages(
     rewards = _at(table.reward, rows)
     made = jax.device_get(program.of_batch(*replicate([
         rewards, valid, _at(table.generated, rows), _at(table.truncated, rows),
-        step, *_separate(table, rows)])))
+        step, *_separate_rewards(table, rows)])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count
     square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=valid) / count
@@ -212,10 +213,10 @@ def to_score(
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
     needed &= table.advantage != 0.0  # NaN before its round
-  return at_their_places(needed[len(needed) - unscored:], size)
+  return masked_indices(needed[len(needed) - unscored:], size)
 
 
-def at_their_places(which: np.ndarray, size: int) -> np.ndarray:
+def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
   """Returns [size] the numbers of rows that `which` marks, -1 elsewhere."""
   rows = np.where(which, np.arange(len(which)), -1)
   return np.pad(rows, (0, size - len(rows)), constant_values=-1)
@@ -288,7 +289,7 @@ def _plan(
 def run(
     learning: Learning, learners: tuple[TrainState, ...], table: Table,
     tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
-    select: Select, selection: Any, counts: Counts) -> Outcome:
+    select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
@@ -300,7 +301,7 @@ def run(
       or not valid.
     select: `types.Selection.select`.
     selection: state of the selection before.
-    counts: what the run has done before this step.
+    counts: steps, rounds and updates before this step.
 
   Returns:
     The outcome.
@@ -311,10 +312,10 @@ def run(
       that is not finite; the last mini-batch is saved.
   """
   config, metrics, picked = learning.config, [], []
-  writer = None
-  if learning.keep_writer and batches_of_step:
+  behaviour_params = None
+  if learning.keep_behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
-    writer = jax.tree.map(jnp.copy, learners[-1].params)
+    behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
   state = learners if len(learners) > 1 else learners[0]
   for number, rows in enumerate(batches_of_step, counts.rounds):
     made = table.round.copy()
@@ -332,23 +333,23 @@ def run(
         real, updates - table.policy_step[real], number - table.round[real],
         table.usage[real]))
     state, table, of_round = _update(
-        learning, state, table, tokens, rows, writer,
+        learning, state, table, tokens, rows, behaviour_params,
         counts._replace(rounds=number))
     metrics += of_round
-  return Outcome(
+  return RoundsOutcome(
       state if len(learners) > 1 else (state,), selection, table, metrics,
       picked)
 
 
 def _update(
     learning: Learning, state: Any, table: Table, tokens: RolloutTokens,
-    rows: np.ndarray, writer: Any, counts: Counts,
+    rows: np.ndarray, behaviour_params: Any, counts: RunCounts,
 ) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
 
   Returns:
-    What `Learner.update` makes of the state; the table with their usage, and
-    the latest entropies and clip shares; the metrics of each optimiser step.
+    The state after the steps; the table with their usage, and the latest
+    entropies and clip shares; the metrics of each optimiser step.
   """
   config, processes = learning.config, learning.processes
   usage, metrics = table.usage.copy(), []
@@ -357,7 +358,8 @@ def _update(
       entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
   parts = [
       processes.place(part, table.shard) for part in batches.minibatches(
-          rows, size=minibatch_rows(config), epochs=config.learner.epochs,
+          rows, size=batches.minibatch_rows(config),
+          epochs=config.learner.epochs,
           seed=(config.seed, counts.rounds))]
   away = [processes.surplus(part, table.shard) for part in parts]
   if away:  # in one exchange: each is a wait for the slowest process
@@ -369,7 +371,7 @@ def _update(
     state, result = learning.learner.update(
         state, processes.shard_rows(batch, len(part)),
         _plan(learning, table, part, trained), learning.loss, learning.frozen,
-        writer)
+        behaviour_params)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       facts[name][part[trained]] = values[trained]
@@ -392,12 +394,6 @@ def _minibatch(
   return batches.learner_batch(
       tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
       identity=identity, temperature=table.temperature)
-
-
-def minibatch_rows(config: ConfigDict) -> int:
-  """Returns the rows of an optimiser step."""
-  return (config.prompts_per_step * config.samples_per_prompt
-          // config.learner.updates)
 
 
 def _raise_not_finite(

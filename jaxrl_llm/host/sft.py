@@ -18,7 +18,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.host import build, choices, rounds, sft_data
 from jaxrl_llm.host import programs as programs_lib
-from jaxrl_llm.learner.learner import Learner
+from jaxrl_llm.learner.learner import LearnerPrograms
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
@@ -31,7 +31,7 @@ _SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
 Report = Callable[[int, dict[str, float]], None]
 
 
-class Phase(NamedTuple):
+class SftSetting(NamedTuple):
   """Constants of the phase's steps.
 
   Attributes:
@@ -44,7 +44,7 @@ class Phase(NamedTuple):
   """
   parts: build.Parts
   data: sft_data.Data
-  learner: Learner
+  learner: LearnerPrograms
   loss: Any
   frozen: Any
   folder: paths.Path
@@ -61,7 +61,7 @@ class Phase(NamedTuple):
         channel=parts.processes.channel)
 
   def conflicts(self, saved: dict[str, Any]) -> list[str]:
-    """Returns what keeps the phase from going on from a checkpoint."""
+    """Returns the reasons why the phase cannot go on from a checkpoint."""
     lines = config_lib.difference(saved, self.parts.described(), [
         *settings(self.parts), 'contents.model'])
     return [*lines.values()] + ['the rows were others'] * (
@@ -137,7 +137,7 @@ def run(
   learner, channel = programs_lib.sft_learner(
       parts.programs, data.limits, data.steps), parts.processes.channel
   folder = paths.place(parts.config.workdir) / name
-  phase = Phase(
+  phase = SftSetting(
       parts, data, learner, parts.replicate(
           choices.supervised_params(parts.config)), frozen,
       folder / 'checkpoints')
@@ -165,7 +165,7 @@ def run(
 
 
 def _steps(
-    phase: Phase, state: Any, first: int | None, host: dict[str, Any],
+    phase: SftSetting, state: Any, first: int | None, host: dict[str, Any],
     report: Report, saver: checkpoint.Checkpointer, keep: bool,
 ) -> tuple[Any, list[Any] | None]:
   """Takes the steps that are left.
@@ -174,8 +174,8 @@ def _steps(
     phase: of the steps.
     state: before them.
     first: step of the checkpoint that it goes on from, or None.
-    host: what a checkpoint keeps beside the state: seconds so far; and step and
-      value of the lowest held-out loss, or None.
+    host: values that a checkpoint keeps beside the state: seconds so far; and
+      step and value of the lowest held-out loss, or None.
     report: see `run`.
     saver: writer of checkpoints.
     keep: whether to write one with each held-out loss, and when it is due.
@@ -251,7 +251,7 @@ def _report(
   return {}
 
 
-def _heldout_loss(phase: Phase, params: Any) -> float:
+def _heldout_loss(phase: SftSetting, params: Any) -> float:
   """Returns the mean loss of the held-out rows' tokens, in nats."""
   processes, sums = phase.parts.processes, np.zeros(2)
   for batch in phases.counted(phase.data.heldout_batches(), 'held-out loss'):

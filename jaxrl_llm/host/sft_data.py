@@ -30,7 +30,7 @@ class Data(NamedTuple):
     heldout: rows for the held-out loss.
     digest: changes when a row does; '' for demonstrations alone.
   """
-  limits: sft_rows.Limits
+  limits: sft_rows.RowLimits
   rows: Callable[[int], list[Example]]
   size: int
   steps: int
@@ -71,12 +71,12 @@ def sources(config: ConfigDict) -> tuple[str, ...]:
   return config.sft.path or (DEMONSTRATIONS,)
 
 
-def limits_of(config: ConfigDict) -> sft_rows.Limits:
+def limits_of(config: ConfigDict) -> sft_rows.RowLimits:
   """Returns the limits of the rows of a run."""
   sft = config.sft
   most = (1, sft.max_length - 1) if sft.max_length else (
       config.max_prompt, config.max_response)
-  return sft_rows.Limits(
+  return sft_rows.RowLimits(
       *most, split=sft.max_length is None, cut=sft.too_long == 'cut',
       last=sft.turns == 'last')
 
@@ -242,7 +242,7 @@ def _batches(
 
 
 def demonstration(
-    task: Any, limits: sft_rows.Limits, seed: int, number: int) -> Example:
+    task: Any, limits: sft_rows.RowLimits, seed: int, number: int) -> Example:
   """Makes the row of a task's demonstration.
 
   Args:

@@ -6,9 +6,10 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs
 from jaxrl_llm.base import own_code
-from jaxrl_llm.host import choices
+from jaxrl_llm.config import plugs
+from jaxrl_llm.host import methods
+from jaxrl_llm.host import needs as needs_lib
 from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
 
 _Stage = TypeVar('_Stage', Curriculum, Selection)
@@ -20,12 +21,14 @@ class Stages(NamedTuple):
   Attributes:
     curriculum: chooses the problems.
     selection: chooses the rows to train on.
+    needs: what the run needs, with them.
   """
   curriculum: Curriculum
   selection: Selection
+  needs: needs_lib.Needs
 
 
-def make(config: ConfigDict, problems: int = 1) -> Stages:
+def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
   """Makes the stages of a config.
 
   Args:
@@ -47,9 +50,11 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
   curriculum = _checked_curriculum(
       _make('curriculum', config, Curriculum, sizes), sizes.batch)
   sizes = sizes._replace(rounds=curriculum.max_rounds)
-  stages = Stages(curriculum, _checked_selection(
+  selection = _checked_selection(
       _make('selection', config, Selection, sizes),
-      f'selection={config.selection}'))
+      f'selection={config.selection}')
+  stages = Stages(
+      curriculum, selection, needs_lib.of(config, curriculum, selection))
   if late := _stale_rows(config, stages):
     raise ValueError(
         f'jackpot.z=exact needs the policy that wrote each row, but {late} '
@@ -57,19 +62,19 @@ def make(config: ConfigDict, problems: int = 1) -> Stages:
   return stages
 
 
-def validate(config: ConfigDict, *, hub: bool = True) -> None:
+def validate(config: ConfigDict, **given: bool) -> None:
   """Checks a config, its stages with their sizes, and the user's functions.
 
   Args:
     config: of a run.
-    hub: as for `config.validate`.
+    **given: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make` and `choices.check` do.
+    ValueError: as `config.validate`, `make_stages` and `methods.check` do.
   """
-  config_lib.validate(config, hub=hub)
-  make(config)
-  choices.check(config)
+  config_lib.validate(config, **given)
+  make_stages(config)
+  methods.check(config)
 
 
 def _make(
@@ -108,14 +113,14 @@ def _stale_rows(config: ConfigDict, stages: Stages) -> str:
     return ''
   if config.actor.lag:
     return f'actor.lag={config.actor.lag}'
-  for name, stage in stages._asdict().items():
-    if stage.stale:
+  for name in ('curriculum', 'selection'):
+    if getattr(stages, name).stale:
       return f'{name}={config[name]}'
   return ''
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:
-  """Adds checks of what a curriculum asks and takes."""
+  """Adds checks of the requests and batches of a curriculum."""
   def propose(state):
     state, ask = made.propose(state)
     groups, samples = len(ask.group), int(ask.count.sum())

@@ -18,9 +18,9 @@ from safetensors import safe_open, SafetensorError
 from safetensors.numpy import save_file
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import plugs, sharding
+from jaxrl_llm import sharding
+from jaxrl_llm.config import plugs
 from jaxrl_llm.host import build, sft
-from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.storage import paths
 
@@ -69,7 +69,7 @@ def start(
     OSError: the weights that LoRA freezes could not be written.
   """
   config, channel = parts.config, parts.processes.channel
-  penalty = programs_lib.needs_anchor(config)
+  penalty = parts.stages.needs.anchor
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
   adapters = config_lib.sft_of_lora(config)
@@ -132,7 +132,7 @@ def parameters(
 def _tuned(
     parts: build.Parts, begin: Callable[[], Any], frozen: Any, report: Report,
     name: str, alone: bool) -> Any:
-  """Trains what `begin` makes, or reads the result from the cache."""
+  """Trains the parameters of `begin`, or reads the result from the cache."""
   config, channel = parts.config, parts.processes.channel
   data, policy = sft.load(parts), parts.programs.policy
   channel.agree({

@@ -1,4 +1,4 @@
-"""State of a run between two steps, and what stays the same in all of them."""
+"""State of a run between two steps, and values that no step changes."""
 
 from typing import Any, NamedTuple
 import zlib
@@ -64,9 +64,9 @@ def init_state(
   Args:
     parts: stages, sizes and problems of the run.
     learner: state of the policy, or of the policy and the actor, from
-      `Learner.init`.
+      `LearnerPrograms.init`.
   """
-  choose, select = parts.stages
+  choose, select, _ = parts.stages
   return RunState(
       step=0, rounds=0,
       learners=learner if isinstance(learner, tuple) else (learner,),

@@ -1,4 +1,42 @@
-"""Metrics of a step's rollouts and updates."""
+"""Metrics of a step's rollouts and updates.
+
+Metrics:
+  reward/mean [reward]: mean over the valid probe rows, an unbiased sample
+  reward/std [reward]: standard deviation over the same rows
+  reward/group_std [reward]: standard deviation within a group, mean over groups
+  reward/no_signal [share]: complete groups whose advantages are all 0
+  reward/signal [advantage]: sum of |advantage| over complete groups
+  response/count [responses]: sampled in the step
+  response/length [tokens]: mean length, stop token included
+  response/length_max [tokens]: the longest
+  response/truncated [share]: responses that reached max_response without an end
+  response/entropy [nats per token]: entropy of the sampling distribution
+  sampler/slot_use [share]: decode slots that held a response, mean over decode
+    steps
+  sampler/temperature [divisor]: of the logits, where sampling.temperature is a
+    schedule
+  verdict/<kind> [share]: responses with this kind of verdict
+  rewards/<function> [reward]: mean over the valid probe rows that the function
+    counts
+  logged/<name> [as the function has it]: a number of log_metric, mean over rows
+  turns/count [turns]: of the model in a trajectory, mean
+  turns/observed [tokens]: of observations in a trajectory, mean
+  turns/waited [share]: of the seconds of sampling in which the environment was
+    at work and nothing was sampled
+  batch/rounds [rounds]: train batches of the step
+  batch/rows [rows]: rows trained on, over all rounds
+  batch/reward [reward]: mean over the rows trained on
+  batch/staleness [optimiser steps]: between the sampling of a row and its
+    round, mean
+  batch/staleness_max [optimiser steps]: the same, the most
+  batch/age [rounds]: since the row's own round, mean
+  batch/usage [rounds]: that had trained on the row before, mean
+  batch/replayed [share]: rows trained on that are of earlier rounds
+  batch/held [rows]: held for later steps
+  solve_rate [share]: training problems solved at least once so far
+  solve_rate/<kind> [share]: the same of one kind of problem, where there are
+    several
+"""
 
 import collections
 from typing import Any, Mapping, NamedTuple, Sequence
@@ -7,60 +45,13 @@ import numpy as np
 
 from jaxrl_llm.base import plain
 from jaxrl_llm.base.tokenizer import characters
-from jaxrl_llm.host import build, choices, rollout
+from jaxrl_llm.host import build, rollout
 from jaxrl_llm.host.buffer import Wave
 from jaxrl_llm.host.rollout import Judged
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
 _TOKENS = 4096  # of a step's records that have values, all responses together
-
-# Name to (unit, meaning), as in every table METRICS of the package.
-METRICS = {
-    'reward/mean': (
-        'reward', 'mean over the valid probe rows, an unbiased sample'),
-    'reward/std': ('reward', 'standard deviation over the same rows'),
-    'reward/group_std': (
-        'reward', 'standard deviation within a group, mean over groups'),
-    'reward/no_signal': (
-        'share', 'complete groups whose advantages are all 0'),
-    'reward/signal': ('advantage', 'sum of |advantage| over complete groups'),
-    'response/count': ('responses', 'sampled in the step'),
-    'response/length': ('tokens', 'mean length, stop token included'),
-    'response/length_max': ('tokens', 'the longest'),
-    'response/truncated': (
-        'share', 'responses that reached max_response without an end'),
-    'response/entropy': (
-        'nats per token', 'entropy of the sampling distribution'),
-    'sampler/slot_use': (
-        'share', 'decode slots that held a response, mean over decode steps'),
-    'sampler/temperature': (
-        'divisor', 'of the logits, where sampling.temperature is a schedule'),
-    'verdict/<kind>': ('share', 'responses with this kind of verdict'),
-    'rewards/<function>': (
-        'reward', 'mean over the valid probe rows that the function counts'),
-    'logged/<name>': (
-        'as the function has it', 'a number of log_metric, mean over rows'),
-    'turns/count': ('turns', 'of the model in a trajectory, mean'),
-    'turns/observed': ('tokens', 'of observations in a trajectory, mean'),
-    'turns/waited': (
-        'share', 'of the seconds of sampling in which the environment was at '
-        'work and nothing was sampled'),
-    'batch/rounds': ('rounds', 'train batches of the step'),
-    'batch/rows': ('rows', 'rows trained on, over all rounds'),
-    'batch/reward': ('reward', 'mean over the rows trained on'),
-    'batch/staleness': (
-        'optimiser steps', 'between the sampling of a row and its round, mean'),
-    'batch/staleness_max': ('optimiser steps', 'the same, the most'),
-    'batch/age': ('rounds', "since the row's own round, mean"),
-    'batch/usage': ('rounds', 'that had trained on the row before, mean'),
-    'batch/replayed': ('share', 'rows trained on that are of earlier rounds'),
-    'batch/held': ('rows', 'held for later steps'),
-    'solve_rate': (
-        'share', 'training problems solved at least once so far'),
-    'solve_rate/<kind>': (
-        'share', 'the same of one kind of problem, where there are several'),
-}
 
 
 class Report(NamedTuple):
@@ -131,7 +122,7 @@ def of_rollouts(
     use: 'busy' decode slots and all 'slots', summed over the decode steps.
 
   Returns:
-    Those of METRICS under reward, response, sampler and verdict. NaN where
+    The module's metrics under reward, response, sampler and verdict. NaN where
     there is nothing to average.
   """
   # A group that goes on was chosen by its first rewards: without `probe`, means
@@ -167,7 +158,7 @@ def of_turns(judged: Judged) -> Row:
     judged: facts about R trajectories.
 
   Returns:
-    Those of METRICS under turns.
+    The module's metrics under turns.
   """
   if judged.played is None:
     return {}
@@ -187,7 +178,7 @@ def of_functions(
     logged: name to numbers [R] for the metrics; NaN where there is none.
 
   Returns:
-    Those of METRICS under rewards and logged. NaN where there is nothing to
+    The module's metrics under rewards and logged. NaN where there is nothing to
     average.
   """
   return {
@@ -228,7 +219,7 @@ def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:
     held: rows held for later steps.
 
   Returns:
-    Those of METRICS under batch. Means over no rows are NaN.
+    The module's metrics under batch. Means over no rows are NaN.
   """
   nothing = Picked(*[np.zeros(0)] * len(Picked._fields))
   rows, late, age, usage = map(np.concatenate, zip(nothing, *picked))
@@ -405,7 +396,7 @@ def token_values(
   values = dict(token_chars=chars, token_logprobs=_rounded(
       rollouts.logprobs[row, columns]))
   tokens = wave.rows.tokens
-  if tokens.old_logprobs is not None and choices.rejection(parts.config):
+  if tokens.old_logprobs is not None and parts.stages.needs.identity:
     old = tokens.old_logprobs[row, columns]
     if old.any():  # rows that were not scored are 0
       gap = old - tokens.behaviour_logprobs[row, columns] - np.log(

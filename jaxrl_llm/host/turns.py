@@ -36,7 +36,7 @@ _BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
              'top_logprobs')
 
 
-class Sampling(NamedTuple):
+class WaveSampling(NamedTuple):
   """Weights, noise and distribution of a wave.
 
   Attributes:
@@ -57,7 +57,7 @@ class Sampling(NamedTuple):
   step: int = 0
 
 
-class Run(NamedTuple):
+class WaveSetting(NamedTuple):
   """Values that all waves of a run share.
 
   Attributes:
@@ -72,6 +72,27 @@ class Run(NamedTuple):
   columns: int
   tokenizer: Tokenizer
   processes: Processes
+
+
+class TurnResult(NamedTuple):
+  """Result of a turn and of the environment's step, for all processes.
+
+  Attributes:
+    length: tokens of the trajectory before the observation.
+    truncated: whether a limit ended the trajectory.
+    ids: tokens of the observation; None if the trajectory does not go on.
+    observation: its text; None without one.
+    reward: of the step.
+    kind: of the reply, see `environments.Reply`.
+    detail: of the reply.
+  """
+  length: int
+  truncated: bool
+  ids: Sequence[int] | None = None
+  observation: str | None = None
+  reward: float = 0.0
+  kind: str = ''
+  detail: str = ''
 
 
 @dataclasses.dataclass
@@ -190,7 +211,7 @@ def seed_of(seed: int, problem: int, sample: int) -> int:
 
 
 def respond(
-    parts: build.Parts, call: rollout.SampleCall, sampling: Sampling,
+    parts: build.Parts, call: rollout.SampleCall, sampling: WaveSampling,
 ) -> tuple[rollout.Responses, Callable[[], Callable[[], rollout.Judged]]]:
   """Samples responses, or trajectories where the task has an environment.
 
@@ -201,11 +222,11 @@ def respond(
 
   Returns:
     The responses, and a function that starts to judge them and returns one that
-    waits for the verdicts, see `rollout.submit`.
+    waits for the verdicts, see `rollout.start_judging`.
   """
   task, processes = parts.task, parts.processes
   if getattr(task, 'turns', None):
-    responses = play(task.turns, call, sampling, Run(
+    responses = play(task.turns, call, sampling, WaveSetting(
         parts.key, parts.config.seed, parts.config.max_response,
         task.tokenizer, processes))
   else:
@@ -214,12 +235,13 @@ def respond(
             parts.replicate(np.uint32(sampling.noise))), sampling.draw,
         tokenizer=task.tokenizer, processes=processes,
         policy_step=sampling.policy_step)
-  return responses, lambda: rollout.submit(
+  return responses, lambda: rollout.start_judging(
       task, responses, processes, sampling.step, parts.config.steps)
 
 
 def play(
-    turns: Turns, call: rollout.SampleCall, sampling: Sampling, run: Run,
+    turns: Turns, call: rollout.SampleCall, sampling: WaveSampling,
+    run: WaveSetting,
 ) -> rollout.Responses:
   """Samples whole trajectories; see the top of this file.
 
@@ -270,7 +292,7 @@ def play(
   return rollout.Responses(
       call, wave.rollouts(call, sampling.policy_step), rows,
       [trajectory.text for trajectory in trajectories], shard, {**use},
-      sampling.policy_step, rollout.Played(
+      sampling.policy_step, rollout.PlayedTurns(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.starts for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
@@ -296,64 +318,50 @@ def _parts(shard: np.ndarray, slots: int) -> list[np.ndarray]:
 
 def _answer(
     turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts],
-    said: dict[int, _Trajectory], call: rollout.SampleCall, run: Run,
+    said: dict[int, _Trajectory], call: rollout.SampleCall, run: WaveSetting,
     shard: np.ndarray) -> Callable[[], np.ndarray]:
   """Starts the environment's steps for the rows and rollouts of a call.
 
   Returns:
     A function that waits for the answers, adds them to `wave` and `said`, and
-    returns the rows that go on. All processes must call it: they learn what the
-    homes of the rows say.
+    returns the rows that go on. All processes must call it: the homes of the
+    rows tell the others the answers.
   """
   rows, rollouts = turn
   mine = [i for i, row in enumerate(rows.tolist()) if row in said]
   _note_texts(wave, turn, said, run.tokenizer, mine)
-  waits, failed = [], None
+  started = rollout.Attempt([])
   if run.processes.leads:
-    waits, failed = _guarded(lambda: _submitted(
+    started = rollout.attempted(lambda: _submitted(
         turns, wave, said, call, run.seed, rows[mine]))
 
   def wait():
-    found, error = [], failed
-    if waits:
-      found, error = _guarded(lambda: [
-          _fact(turns, wave, turn, i, answer(), run.tokenizer)
-          for i, answer in zip(mine, waits)])
-    facts, errors = run.processes.gather_rows(
+    found, error = started if started.error else rollout.attempted(lambda: [
+        _result(turns, wave, turn, i, answer(), run.tokenizer)
+        for i, answer in zip(mine, started.value)])
+    results, errors = run.processes.gather_rows(
         shard[rows], found or [None] * len(mine), error)
-    for is_child, sentence in filter(None, errors):
-      raise (ChildProcessError if is_child else rewards.VerifierError)(sentence)
-    return _noted(wave, rows, said, facts)
+    rollout.raise_first(errors)
+    return _noted(wave, rows, said, results)
 
   return wait
 
 
-def _guarded(make: Callable[[], list]) -> tuple[list, tuple[bool, str] | None]:
-  """Returns what is made, or else [], and its error for the other processes.
-
-  A process that raised alone would leave the others waiting for it.
-  """
-  try:
-    return make(), None
-  except (ChildProcessError, ValueError) as failure:
-    return [], (isinstance(failure, ChildProcessError), str(failure))
-
-
 def _noted(
     wave: _Wave, rows: np.ndarray, said: dict[int, _Trajectory],
-    facts: Sequence[tuple]) -> np.ndarray:
-  """Adds the facts about the turns of rows; returns the rows that go on."""
+    results: Sequence[TurnResult]) -> np.ndarray:
+  """Adds the results of the turns of rows; returns the rows that go on."""
   going = []
-  for row, (length, cut, ids, observation, reward, kind, detail) in zip(
-      rows.tolist(), facts):
-    wave.length[row], wave.truncated[row] = length, cut
+  for row, result in zip(rows.tolist(), results):
+    wave.length[row], wave.truncated[row] = result.length, result.truncated
     wave.count[row] += 1
     if row in said:
-      said[row].turns[-1].update(observation=observation or '', reward=reward)
-      said[row].kind, said[row].detail = kind, detail
-      said[row].answered = observation is not None
-    if ids is not None:
-      wave.append(row, ids)
+      said[row].turns[-1].update(
+          observation=result.observation or '', reward=result.reward)
+      said[row].kind, said[row].detail = result.kind, result.detail
+      said[row].answered = result.observation is not None
+    if result.ids is not None:
+      wave.append(row, result.ids)
       going.append(row)
   wave.ended += len(rows) - len(going)
   return np.array(going, int)
@@ -377,7 +385,7 @@ def _note_texts(
     row = rows[i]
     start = int(wave.length[row])
     said[row].starts.append(start)
-    # Decoding leaves out what has ended the turn.
+    # Decoding leaves out the stop token or text.
     text = tokenizer.decode(wave.tokens[row, start:rollouts.length[i]])
     said[row].turns.append(dict(text=text, observation='', reward=0.0))
 
@@ -396,19 +404,14 @@ def _submitted(
   return waits
 
 
-def _fact(
+def _result(
     turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts], i: int,
-    reply: Reply, tokenizer: Tokenizer) -> tuple:
-  """Returns the facts about turn i of a call that all processes need.
-
-  They are: tokens of the trajectory before the observation; whether it is cut;
-  tokens of the observation, None at the end; its text, None without one;
-  reward, kind and detail.
-  """
+    reply: Reply, tokenizer: Tokenizer) -> TurnResult:
+  """Returns the result of turn i of a call."""
   row, rollouts = turn[0][i], turn[1]
   length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
   if reply.kind != 'turn':
-    return length, cut, None, None, 0.0, reply.kind, reply.detail
+    return TurnResult(length, cut, kind=reply.kind, detail=reply.detail)
   ids = None
   if reply.observation is not None and not cut:
     start = int(wave.length[row])
@@ -420,4 +423,5 @@ def _fact(
       ids, cut = None, True
     else:
       length = start + kept
-  return length, cut, ids, reply.observation, reply.reward, 'turn', ''
+  return TurnResult(
+      length, cut, ids, reply.observation, reply.reward, reply.kind)

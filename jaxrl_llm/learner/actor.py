@@ -12,6 +12,18 @@ rejection or weights. Both take a step on the same rows (Eq. 8 of v2, see
 
 with r = p_omega / p_omega_ref. Each is averaged over the tokens as the policy's
 loss is, but over all of them: only the policy's loss rejects tokens.
+
+Metrics:
+  update/actor_loss [loss]: the actor's, of all terms
+  update/actor_policy_loss [loss]: the actor's PPO loss alone
+  update/actor_distill_loss [loss]: lambda_distill times the KL
+  update/actor_kl [nats per token]: KL(policy || actor)
+  update/actor_ratio [ratio]: the actor's new over old probability
+  update/actor_clip [share]: tokens at which the actor's ratio is clipped
+  update/actor_importance [weight]: of a token, from the sampler to the actor's
+    old policy
+  update/actor_gap [nats]: |the actor's log-prob before the update - the
+    sampler's|
 """
 
 import dataclasses
@@ -20,6 +32,7 @@ from typing import Any, Callable, Mapping
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.learner.options import ActorChoices
 from jaxrl_llm.ops import importance, policy_losses
 from jaxrl_llm.ops.token_stats import TokenStats
 from jaxrl_llm.types import Array, LearnerBatch
@@ -29,20 +42,13 @@ _GAIN, _MOST = 0.1, 0.2  # Of the controller, as Ziegler et al. have them.
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-  """Static choices.
+class Training(ActorChoices):
+  """Static choices; `distill` is lambda_distill before the first update.
 
   Attributes:
-    ppo: whether the actor learns from the rewards of its responses.
-    distill: lambda_distill before the first update.
-    top_k: K, the policy's likeliest tokens that the KL tells apart; the rest
-      counts as one token. 0 for all tokens.
     controlled: whether a controller holds the KL at `kl_target`.
     importance: F in Eq. 6, as `LearnerConfig.importance`.
   """
-  ppo: bool = True
-  distill: float = 1.0
-  top_k: int = 0
   controlled: bool = False
   importance: str | Callable[..., Array] = 'none'
 
@@ -50,21 +56,6 @@ class Training:
   def learns(self) -> bool:
     """Whether the actor is trained; else it stays as it starts."""
     return self.ppo or self.distill > 0
-
-
-METRICS = {
-    'update/actor_loss': ('loss', "the actor's, of all terms"),
-    'update/actor_policy_loss': ('loss', "the actor's PPO loss alone"),
-    'update/actor_distill_loss': ('loss', 'lambda_distill times the KL'),
-    'update/actor_kl': ('nats per token', 'KL(policy || actor)'),
-    'update/actor_ratio': ('ratio', "the actor's new over old probability"),
-    'update/actor_clip': ('share', "tokens at which the actor's ratio is "
-                          'clipped'),
-    'update/actor_importance': (
-        'weight', "of a token, from the sampler to the actor's old policy"),
-    'update/actor_gap': (
-        'nats', "|the actor's log-prob before the update - the sampler's|"),
-}
 
 
 def weighted_sum(
@@ -85,7 +76,7 @@ def weighted_sum(
     cfg: choices.
 
   Returns:
-    The weighted sum; and the sums over tokens of METRICS.
+    The weighted sum; and the sums over tokens of the metrics.
   """
   mask = batch.mask
   trained = lambda x: jnp.where(mask, x, 0.0)
@@ -95,7 +86,8 @@ def weighted_sum(
          else trained(batch.actor_logprobs))
   weights = trained(weights)
   # Only the actor's side has a gradient: the policy is not drawn to it.
-  kl = trained(_top_kl(stats, cfg.top_k) if cfg.top_k else stats.student.kl)
+  kl = trained(_top_kl(stats, cfg.distill_top_k) if (
+      cfg.distill_top_k) else stats.student.kl)
   distilled = distill * jnp.sum(weights * kl)
   total = distilled
   sums = dict(actor_kl=kl)

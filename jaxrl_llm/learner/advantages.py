@@ -1,10 +1,17 @@
-"""The programs that compute advantages from rewards."""
+"""The programs that compute advantages from rewards.
 
+Metrics:
+  reward/pass@<k> [probability]: that one of k responses to a problem of the
+    step is right, by its valid probe rows; for the k of eval_k
+"""
+
+import dataclasses
 from typing import Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.learner.options import OverlongOptions
 from jaxrl_llm.ops import overlong as overlong_lib
 from jaxrl_llm.ops import pkpo, screening
 
@@ -14,17 +21,13 @@ Array = jax.Array
 Advantage = Callable[..., tuple[Array, dict[str, Array]]]
 
 
-class Overlong(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overlong(OverlongOptions):
   """Treatment of responses that are too long.
 
   Attributes:
-    mode: 'none', 'mask' (those that are truncated are not trained on) or
-      'penalty' (soft, of DAPO).
-    window: tokens before the budget over which the penalty grows.
     budget: T, most tokens of a response.
   """
-  mode: str
-  window: int
   budget: int
 
 
@@ -76,13 +79,6 @@ class Program(NamedTuple):
   of_wave: Callable[..., WaveSignal]
 
 
-METRICS = {
-    'reward/pass@<k>': (
-        'probability', "that one of k responses to a problem of the step is "
-        'right, by its valid probe rows; for the k of eval_k'),
-}
-
-
 def pass_rates(
     rewards: Array, valid: Array, ks: tuple[int, ...]) -> dict[str, Array]:
   """Estimates the mean pass@k of groups.
@@ -102,7 +98,7 @@ def pass_rates(
       for k in ks if k <= rewards.shape[-1]}
 
 
-def make(
+def make_program(
     advantage: Advantage, per_group: Advantage, *, samples: int,
     ks: tuple[int, ...], overlong: Overlong) -> Program:
   """Makes the programs of an advantage.

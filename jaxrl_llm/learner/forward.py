@@ -24,19 +24,19 @@ from jaxrl_llm.types import Array, LearnerBatch
 
 
 class Players(NamedTuple):
-  """Something of each model that is trained.
+  """A value for each model that is trained.
 
   Attributes:
-    policy: of the policy.
-    actor: of the actor, if it is another model; else None, and the policy is
-      the actor.
+    policy: value of the policy.
+    actor: value of the actor, if it is another model; else None, and the policy
+      is the actor.
   """
   policy: Any
   actor: Any = None
 
   @property
-  def writer(self) -> Any:
-    """Returns what belongs to the model that writes the responses."""
+  def actor_or_policy(self) -> Any:
+    """Returns the value of the model that writes the responses."""
     return self.policy if self.actor is None else self.actor
 
   @classmethod
@@ -45,11 +45,11 @@ class Players(NamedTuple):
     return cls(*tree) if isinstance(tree, tuple) else cls(tree)
 
   def like(self, tree: Any) -> Any:
-    """Returns a tuple of both if `tree` is one, else what is the policy's."""
+    """Returns a tuple of both values if `tree` is one, else the policy's."""
     return tuple(self) if isinstance(tree, tuple) else self.policy
 
   def map(self, function: Callable[..., Any], *others: 'Players') -> 'Players':
-    """Applies a function to what belongs to each player; to None it is None."""
+    """Applies a function to the value of each player; None stays None."""
     return Players(*(
         None if any(x is None for x in each) else function(*each)
         for each in zip(self, *others)))
@@ -92,8 +92,7 @@ class Net(NamedTuple):
           collectives.lookup, axes=self.axes, dtype=self.model.dtype)
     params = self.compose(params, frozen)
     hidden, kept = transformer.forward(
-        params, tokens, cfg=self.model, execution=transformer.Execution(
-            cfg.attention, cfg.remat, cfg.unroll), layout=layout,
+        params, tokens, cfg=self.model, execution=cfg, layout=layout,
         reads=transformer.Reads(lookup, self.fetch), chosen=chosen)
     return (hidden, transformer.unembedding(params)), kept.experts
 
@@ -115,20 +114,49 @@ class Setting(NamedTuple):
   specs: Players
 
 
-class Weights(NamedTuple):
+class PassParams(NamedTuple):
   """Parameters that a pass reads.
 
   Attributes:
     params: Players of trained parameters.
     frozen: parameters of the policy that are not trained, or None.
-    writer: parameters that wrote the rows, or None.
+    behaviour_params: parameters that wrote the rows, or None.
   """
   params: Players
   frozen: Any = None
-  writer: Any = None
+  behaviour_params: Any = None
 
 
-class Tokens(NamedTuple):
+class Outputs(NamedTuple):
+  """(Hidden states, unembedding) of the models of a pass.
+
+  Attributes:
+    policy: of the policy.
+    actor: of the actor, if it is another model, else None.
+    behaviour: of the parameters that wrote the rows, if they are needed and are
+      not those of the actor, else None.
+  """
+  policy: tuple[Array, Array]
+  actor: Optional[tuple[Array, Array]] = None
+  behaviour: Optional[tuple[Array, Array]] = None
+
+
+class Targets(NamedTuple):
+  """Facts about the next token of each column of lists.
+
+  Attributes:
+    ids: [F, N] int32, the token.
+    in_response: [F, N] bool, whether it is in a response.
+    top_ids: [F, N, K] int32, the sampler's likeliest tokens, or None.
+    temperature: [F, N] float32, or None where all have that of the loss.
+  """
+  ids: Array
+  in_response: Array
+  top_ids: Optional[Array]
+  temperature: Optional[Array]
+
+
+class MicrobatchTokens(NamedTuple):
   """Tokens of a microbatch.
 
   Attributes:
@@ -142,8 +170,8 @@ class Tokens(NamedTuple):
 
 
 def stats(
-    weights: Weights, batch: LearnerBatch, at: Tokens, temperature: Array,
-    setting: Setting, *, entropy: bool = True,
+    weights: PassParams, batch: LearnerBatch, at: MicrobatchTokens,
+    temperature: Array, setting: Setting, *, entropy: bool = True,
     lam: Optional[Array] = None) -> TokenStats:
   """Computes statistics of the responses of a microbatch.
 
@@ -185,14 +213,15 @@ def stats(
 
   passes = nets.map(run, weights.params)
   policy, student = passes.map(lambda x: x[0])
-  other = None
-  # What wrote the rows, for the exact normaliser: these parameters, or those of
-  # the actor before its first update on them.
-  if weights.writer is not None:
-    other = jax.lax.stop_gradient(run(nets.writer, weights.writer)[0])
-  elif student and lam is not None and (
-      cfg.rejection and cfg.rejection.z == 'exact'):
-    other = student
+  behaviour = None
+  if weights.behaviour_params is not None:
+    behaviour = jax.lax.stop_gradient(
+        run(nets.actor_or_policy, weights.behaviour_params)[0])
+  # Before its first update on them, the actor is the model that wrote the rows.
+  # One pass over the vocabulary then serves both.
+  actor_wrote = bool(
+      behaviour is None and student and lam is not None
+      and cfg.rejection and cfg.rejection.z == 'exact')
   ids = None
   # From [B, K, T], as the sampler stores them.
   if batch.top_ids is not None:
@@ -203,53 +232,51 @@ def stats(
     heat = ragged.tokens(batch.temperature[:, None], columns)
     heat = jnp.where(heat > 0, heat, 1.0)  # Places without a row have 0.
   found = _over_vocabulary(
-      (policy, student, other), (targets, columns.response, ids, heat), at,
-      (temperature, lam), setting, entropy)
+      Outputs(policy, student, behaviour),
+      Targets(targets, columns.response, ids, heat), at, (temperature, lam),
+      setting, entropy=entropy, actor_wrote=actor_wrote)
   used = passes.policy[1]
   return found if used is None else found._replace(experts=experts.load(
       used, columns.sequence >= 0, nets.policy.model.experts))
 
 
 def _over_vocabulary(
-    models, of_tokens, at, numbers, setting, entropy) -> TokenStats:
+    outputs: Outputs, of_tokens: Targets, at: MicrobatchTokens, numbers,
+    setting: Setting, *, entropy: bool, actor_wrote: bool) -> TokenStats:
   """Computes the TokenStats of rows from hidden states of lists.
 
   Args:
-    models: (hidden states, unembedding) of the policy, of the actor or None,
-      and of the parameters that wrote the rows or None; the latter may be those
-      of the actor.
-    of_tokens: [F, N] int32, the next token of each; [F, N] bool, whether it is
-      in a response; [F, N, K] the sampler's likeliest tokens, or None; [F, N]
-      its temperature, or None.
+    outputs: of the models.
+    of_tokens: the next tokens.
     at: tokens of the microbatch.
     numbers: temperature, where tokens have none, and lam.
     setting: of the program.
     entropy: whether it is needed.
+    actor_wrote: whether `outputs.actor` also stands for the parameters that
+      wrote the rows.
   """
   cfg, nets, axes = setting.cfg, setting.nets, setting.nets.policy.axes
   static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
-  same = models[2] is not None and models[2] is models[1]
-  if same:  # One pass over the vocabulary serves both.
-    models = *models[:2], None
   top_k = 0
-  if models[1]:
-    top_k = max(cfg.actor.top_k, cfg.rejection.top_k if (
-        cfg.rejection and of_tokens[2] is not None) else 0)
+  if outputs.actor:
+    top_k = max(cfg.actor.distill_top_k, cfg.rejection.top_k if (
+        cfg.rejection and of_tokens.top_ids is not None) else 0)
 
-  def reduce(policy, student, other, of_tokens, lists, numbers):
+  def reduce(outputs, of_tokens, lists, numbers):
     # Responses come first in a list: the head skips the columns of prompts.
     own = lambda x: x[:, :packing.head_columns(at.sizes, cfg.max_response)]
-    policy, student, other = (
+    policy, actor, behaviour = (
         x and Head(own(x[0]), x[1], net.model.logit_softcap)
-        for x, net in zip((policy, student, other),
-                          (nets.policy, nets.writer, nets.writer)))
+        for x, net in zip(outputs, (
+            nets.policy, nets.actor_or_policy, nets.actor_or_policy)))
     targets, needed, ids, heat = jax.tree.map(own, of_tokens)
     temperature, lam = numbers
     of_columns = token_stats(
         policy, targets, needed=needed,
         temperature=temperature if heat is None else heat,
         chunk=cfg.vocab_chunk, wanted=Wanted(
-            entropy, top_k, ids, student, student if same else other, lam),
+            entropy, top_k, ids, actor, actor if actor_wrote else behaviour,
+            lam),
         split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
     return jax.tree.map(
         lambda x: ragged.responses(x, lists, static), of_columns)
@@ -259,9 +286,10 @@ def _over_vocabulary(
     of_model = P('fsdp'), P(axes)
     reduce = jax.shard_map(
         reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
-        in_specs=(*(x and of_model for x in models), P('fsdp'), P('fsdp'), P()),
+        in_specs=(Outputs(*(x and of_model for x in outputs)), P('fsdp'),
+                  P('fsdp'), P()),
         out_specs=P('fsdp'))
-  return reduce(*models, of_tokens, at.lists, numbers)
+  return reduce(outputs, of_tokens, at.lists, numbers)
 
 
 def normalizers(
@@ -272,8 +300,8 @@ def normalizers(
   The latter is over the sampler's likeliest tokens. With an actor that is
   another model it is also over the policy's likeliest ones, for which the
   actor's forward pass gives the log-probs, see `obrs.normalizer_topk`. Without
-  one, a token that is not among the sampler's is unknown to it and counts as
-  0.
+  one, the sampler has recorded no log-prob of its other tokens, and they count
+  as 0.
 
   Args:
     batch: B rows. Normalisers in it, from `score`, are used.

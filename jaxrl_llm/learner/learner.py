@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import sharding
+from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import packing, padding
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Players, Setting
 from jaxrl_llm.learner.optimizer import NONE, Optimizer
+from jaxrl_llm.learner.options import LossChoices, PassOptions
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -27,16 +28,19 @@ from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array
 
-# Layers of a small model; the time to compile grows with what is unrolled.
+# Layers of a small model; the time to compile grows with the unrolled layers.
 _SMALL = 4
 _LOGITS_SHARE = 1 / 32  # of a GPU's memory, for the logits of a chunk
 # `worth` of `packing.choose`; from a width on, a token costs far more.
 _WORTH, _WORTH_WIDE, _WIDE = 256, 64, 512
 
 
-@dataclasses.dataclass(frozen=True)
-class LearnerConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerConfig(LossChoices, PassOptions):
   """Static settings of the programs.
+
+  `objective` and `importance` may be functions too. `vocab_chunk` counts tokens
+  over all devices that share them.
 
   Attributes:
     tokens: most tokens of a microbatch on each data shard; if a row has more,
@@ -46,16 +50,6 @@ class LearnerConfig:
       program.
     max_prompt: L.
     max_response: T.
-    objective, aggregation, importance, kl_estimator: of `loss.LossConfig`.
-    vocab_chunk: tokens whose logits exist at a time, over all devices that
-      share them; None for at most 512 MB of logits on each device, more on a
-      GPU with much memory.
-    remat: activations to recompute in the backward pass, one of
-      `transformer.REMAT`, as in `transformer.Execution`.
-    attention: one of `attention.IMPLEMENTATIONS`.
-    unroll: layers to unroll per step of the scan over layers; None for all of
-      a small model on a CPU, which copies the weights that a step takes, else
-      1.
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
@@ -65,35 +59,12 @@ class LearnerConfig:
   max_response: int
   samples: int = 1
   whole: bool = True
-  objective: str | Callable[..., Any] = 'clip'
-  aggregation: str = 'token_mean'
-  importance: str | Callable[..., Any] = 'none'
-  kl_estimator: str = 'k3'
-  vocab_chunk: Optional[int] = None
-  remat: str = 'none'
-  attention: str = 'auto'
-  unroll: Optional[int] = None
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
   actor: Optional[actor_lib.Training] = None
 
-  def __post_init__(self):
-    _ = self.loss  # refuses unknown names
-    if self.remat not in transformer.REMAT:
-      raise ValueError(
-          f'remat={self.remat!r} is not known: use one of '
-          f'{", ".join(transformer.REMAT)}.')
-    if self.tokens < 1:
-      raise ValueError(f'tokens={self.tokens} must be at least 1.')
 
-  @property
-  def loss(self) -> loss_lib.LossConfig:
-    """Static choices of the loss."""
-    return loss_lib.LossConfig(
-        self.objective, self.aggregation, self.importance, self.kl_estimator)
-
-
-class Learner(NamedTuple):
+class LearnerPrograms(NamedTuple):
   """The jitted programs of one player, or of the policy and an actor.
 
   For two players, the state is a tuple of two. `frozen` are the parameters of
@@ -109,10 +80,11 @@ class Learner(NamedTuple):
     score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
       response tokens. `loss` is LossParams. For a tuple of the players'
       parameters, Scores of both.
-    update: (state, batch, plan, loss, frozen=None, writer=None) -> (state,
-      metrics). The plan is of the rows that have a token in the loss.
-      Takes one optimiser step; the input state is donated. `writer` are the
-      parameters that wrote the rows, where the rejection needs them. Metrics
+    update: (state, batch, plan, loss, frozen=None, behaviour_params=None) ->
+      (state, metrics). The plan is of the rows that have a token in the loss.
+      Takes one optimiser step; the input state is donated. `behaviour_params`
+      are the parameters that wrote the rows, where the rejection needs them.
+      Metrics
       are [] float32; metrics['objective'] has the objective's own, if it
       returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
@@ -138,14 +110,14 @@ class Actor(NamedTuple):
   Attributes:
     model: its architecture.
     trained: shapes of its parameters.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
   """
   model: ModelConfig
   trained: Any
   optimizer: Optimizer
 
 
-def make(
+def make_learner(
     model: ModelConfig,
     cfg: LearnerConfig,
     optimizer: Optimizer,
@@ -154,13 +126,13 @@ def make(
     trained: Any = None,
     compose: Callable[[Any, Any], Any] = _whole,
     actor: Optional[Actor] = None,
-) -> Learner:
+) -> LearnerPrograms:
   """Makes the programs for one model, config and optimiser, or for two models.
 
   Args:
     model: the policy's architecture.
     cfg: static settings.
-    optimizer: from `optimizer.make`.
+    optimizer: from `make_optimizer`.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.
     trained: shapes of the trained parameters; None for all parameters.
@@ -206,7 +178,7 @@ def make(
       players.map(lambda each: each[3]), Players.of(layout).map(
           lambda x: jax.tree.map(lambda place: place.spec, x.params)))
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
-  return Learner(
+  return LearnerPrograms(
       state=jax.tree.map(
           lambda x, place: jax.ShapeDtypeStruct(
               x.shape, x.dtype, sharding=place), state, layout),
@@ -222,7 +194,7 @@ def make(
 
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
-  """Chooses what depends on the devices and the model."""
+  """Returns the config with the values that devices and model decide."""
   # By the mesh, not by this host: programs are also compiled ahead of time, for
   # devices that it lacks.
   device, unroll = mesh.devices.flat[0], cfg.unroll
@@ -238,7 +210,8 @@ def _resolved(cfg, model, mesh) -> LearnerConfig:
     chunk = 1 << (tokens.bit_length() - 1) if tokens > 512 else None
   return dataclasses.replace(
       cfg, unroll=unroll, vocab_chunk=chunk, attention=attention.resolve(
-          cfg.attention, device, cfg.max_prompt + cfg.max_response, model))
+          cfg.attention, device, cfg.max_prompt + cfg.max_response, model),
+      remat='none' if cfg.remat == AUTO else cfg.remat)
 
 
 def _init(params, optimizer) -> TrainState:
@@ -250,7 +223,7 @@ def _init(params, optimizer) -> TrainState:
 
 
 def _planning(cfg, model, shards):
-  """Makes `Learner.plan` and `Learner.plans`."""
+  """Makes `LearnerPrograms.plan` and `LearnerPrograms.plans`."""
   def counted(plan, before, length):
     share = padding.real_flops(
         model, plan, before, length, max_prompt=cfg.max_prompt,

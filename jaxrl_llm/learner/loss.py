@@ -1,29 +1,50 @@
 """The learner's loss, computed from the log-probs of tokens.
 
 Log-probs are float32, under the tempered policy softmax(logits / temperature).
+
+Metrics are means over the tokens that an update trains on, unless they say
+otherwise.
+
+Metrics:
+  update/loss [loss]: weighted sum over the tokens, of all terms
+  update/policy_loss [loss]: the surrogate alone
+  update/tokens [tokens]: trained on, summed over the updates
+  update/entropy [nats per token]: entropy of the policy in training
+  update/clip_low [share]: tokens whose ratio the lower bound clipped
+  update/clip_high [share]: tokens whose ratio the upper bound clipped
+  update/ratio [ratio]: new over old probability
+  update/ratio_max [ratio]: the largest new over old probability
+  update/kl_old [nats per token]: KL(new || old) of the policy, estimated by k3
+  update/behaviour_gap [nats]: |log-prob before the update - log-prob of the
+    sampler|
+  update/behaviour_gap_max [nats]: the largest such difference
+  update/importance [weight]: of a token, for the policy that wrote it
+  update/importance_capped [share]: tokens whose weight is at its cap, or 0
+  update/kl_anchor [nats per token]: KL to the policy that RL started from, with
+    loss.kl_coef
 """
 
-import dataclasses
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from flax import struct
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner.options import LossChoices, LossWeights
 from jaxrl_llm.ops import importance, kl, obrs, policy_losses
 from jaxrl_llm.types import Array, LearnerBatch
 
 
-@struct.dataclass
-class LossParams:
+@struct.dataclass(kw_only=True)
+class LossParams(LossWeights):
   """Hyperparameters of the loss; traced, so new values never recompile.
+
+  Those of `LossWeights` are [].
 
   Attributes:
     temperature: [] temperature of the trained policy, equal to the sampler's.
-    entropy_bonus: [] weight of the entropy in nats.
-    kl_coef: [] weight of the KL to the anchor.
     budget: [] tokens, the divisor of each row in aggregation 'constant'.
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
@@ -31,8 +52,6 @@ class LossParams:
     actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
   """
   temperature: Array
-  entropy_bonus: Array
-  kl_coef: Array
   budget: Array
   objective: dict[str, Array]
   importance: dict[str, Array]
@@ -50,65 +69,6 @@ def likelihood(new, old, advantages, mask):
 
 OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
-# An update's, means over the tokens trained on unless they say otherwise.
-METRICS = {
-    'update/loss': ('loss', 'weighted sum over the tokens, of all terms'),
-    'update/policy_loss': ('loss', 'the surrogate alone'),
-    'update/tokens': ('tokens', 'trained on, summed over the updates'),
-    'update/entropy': ('nats per token', 'entropy of the policy in training'),
-    'update/clip_low': ('share', 'tokens whose ratio the lower bound clipped'),
-    'update/clip_high': ('share', 'tokens whose ratio the upper bound clipped'),
-    'update/ratio': ('ratio', 'new over old probability'),
-    'update/ratio_max': ('ratio', 'the largest new over old probability'),
-    'update/kl_old': (
-        'nats per token', 'KL(new || old) of the policy, estimated by k3'),
-    'update/behaviour_gap': (
-        'nats', '|log-prob before the update - log-prob of the sampler|'),
-    'update/behaviour_gap_max': ('nats', 'the largest such difference'),
-    'update/importance': (
-        'weight', 'of a token, for the policy that wrote it'),
-    'update/importance_capped': (
-        'share', 'tokens whose weight is at its cap, or 0'),
-    'update/kl_anchor': (
-        'nats per token', 'KL to the policy that RL started from, with '
-        'loss.kl_coef'),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-  """Static choices of the loss.
-
-  Attributes:
-    objective: key of OBJECTIVES, or a function of their form.
-    aggregation: one of `policy_losses.AGGREGATIONS`.
-    importance: key of `importance.CORRECTIONS`, or a function of their form;
-      from the behaviour policy to the old one.
-    kl_estimator: key of `kl.KL_ESTIMATORS`, used if the batch has anchor
-      log-probs.
-  """
-  objective: str | Callable[..., policy_losses.PolicyLoss]
-  aggregation: str = 'token_mean'
-  importance: str | Callable[..., Array] = 'none'
-  kl_estimator: str = 'k3'
-
-  def __post_init__(self):
-    """Raises ValueError for unknown names or a combination with no meaning."""
-    for name, choices in (
-        ('objective', OBJECTIVES),
-        ('aggregation', policy_losses.AGGREGATIONS),
-        ('importance', importance.CORRECTIONS),
-        ('kl_estimator', kl.KL_ESTIMATORS)):
-      value = getattr(self, name)
-      if not callable(value) and value not in choices:
-        raise ValueError(
-            f'{name}={value!r} is not known: use one of {", ".join(choices)}.')
-    if self.objective == 'likelihood' and self.importance != 'none':
-      raise ValueError(
-          f'importance={self.importance!r} has no meaning with '
-          "objective='likelihood', because no policy sampled the rows: use "
-          "importance='none'.")
-
 
 def weighted_sum(
     new: Array,
@@ -117,7 +77,7 @@ def weighted_sum(
     weights: Array,
     loss: LossParams,
     *,
-    cfg: LossConfig,
+    cfg: LossChoices,
     rejection: Optional[rejection_lib.Context] = None,
 ) -> tuple[Array, Any]:
   """Computes a microbatch's part of the loss, and its metrics.

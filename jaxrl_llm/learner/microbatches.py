@@ -122,15 +122,15 @@ def _take(i, plan, rows):
   taken, (mine, response, prompt, owner) = ragged.on_each(
       take, first, number, (rows, plan.response, plan.prompt, plan.owner))
   batch = mine[0]
-  # The slice always has R rows; the next list's among them lie behind this list
-  # and are nobody's.
+  # The slice always has R rows. Those that belong to the next list get columns
+  # behind this list, where nothing reads them.
   lists = ragged.Lists(
       jnp.where(taken, response, plan.sizes.columns), prompt, owner,
       batch.prompt_length - 1, batch.response_length)
 
   def place(tree, results):
     def local(first, number, tree, results):
-      # Slices of neighbouring lists overlap: what is not of this one stays.
+      # Slices of neighbouring lists overlap: rows of the other list stay.
       def put(x, new):
         old = jax.lax.dynamic_slice_in_dim(x[0], first[0], places)
         mine = jnp.arange(places).reshape(-1, *[1] * (new.ndim - 1)) < number

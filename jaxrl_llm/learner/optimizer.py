@@ -1,11 +1,12 @@
 """AdamW with a global-norm clip and a learning-rate schedule."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from jaxrl_llm.learner.options import OptimizerConfig
 
 
 class Optimizer(NamedTuple):
@@ -86,61 +87,15 @@ def _clip(most: float) -> optax.GradientTransformation:
       jnp.minimum(most / optax.tree.norm(grads), 1.0), grads))
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-  """Static choices of the optimiser.
-
-  Attributes:
-    learning_rate: peak of the schedule.
-    steps: total optimiser steps.
-    schedule: shape after the warm-up, 'constant', 'linear' or 'cosine'.
-    decay_steps: horizon of the schedule in optimiser steps; None for `steps`.
-    warmup_steps: steps of the linear warm-up; 0 for none.
-    b1: decay of the first moment.
-    b2: decay of the second moment.
-    eps: added to the root of the second moment.
-    weight_decay: coefficient.
-    max_grad_norm: gradients with a larger global norm are scaled down to it;
-      None for no clip.
-  """
-  learning_rate: float
-  steps: int
-  schedule: str = 'constant'
-  decay_steps: int | None = None
-  warmup_steps: int = 0
-  b1: float = 0.9
-  b2: float = 0.999
-  eps: float = 1e-8
-  weight_decay: float = 0.0
-  max_grad_norm: float | None = 1.0
-
-  def __post_init__(self):
-    """Raises ValueError if a value is out of range."""
-    clip = self.max_grad_norm
-    for name, ok, want in (
-        ('learning_rate', self.learning_rate >= 0, 'at least 0'),
-        ('steps', self.steps >= 1, 'at least 1'),
-        ('warmup_steps', self.warmup_steps >= 0, 'at least 0'),
-        ('b1', 0 <= self.b1 < 1, 'in [0, 1)'),
-        ('b2', 0 <= self.b2 < 1, 'in [0, 1)'),
-        ('eps', self.eps > 0, 'positive'),
-        ('weight_decay', self.weight_decay >= 0, 'at least 0'),
-        ('max_grad_norm', clip is None or clip > 0,
-         'positive, or None for no clip'),
-    ):
-      if not ok:
-        raise ValueError(
-            f'optimizer.{name}={getattr(self, name)} must be {want}.')
-
-
-def make(cfg: OptimizerConfig) -> Optimizer:
+def make_optimizer(cfg: OptimizerConfig, steps: int) -> Optimizer:
   """Makes AdamW with a clip of the gradient's global norm before it.
 
   Moments are float32, like the parameters. Weight decay is decoupled, scaled by
   the learning rate, and not applied to norms and biases.
 
   Args:
-    cfg: static choices.
+    cfg: choices.
+    steps: total optimiser steps, at least 1.
 
   Returns:
     The transformation and its schedule.
@@ -150,7 +105,7 @@ def make(cfg: OptimizerConfig) -> Optimizer:
   """
   rate = make_schedule(
       cfg.schedule, cfg.learning_rate, warmup_steps=cfg.warmup_steps,
-      steps=cfg.decay_steps or cfg.steps)
+      steps=cfg.decay_steps or steps)
   adamw = optax.adamw(
       rate, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps, weight_decay=cfg.weight_decay,
       mask=decayed)

@@ -8,6 +8,11 @@ same plan; the devices gather the tokens.
 A response begins with the last token of its prompt, which predicts its first
 token, and lacks its own last token, which predicts nothing. A prompt lacks its
 last token. So a response has as many columns as tokens.
+
+Metrics:
+  update/real_tokens [share]: columns of the lists that hold a token
+  update/real_tokens_limit [share]: the most that is possible where no list is
+    shorter than the longest row
 """
 
 import bisect
@@ -51,7 +56,7 @@ class Sizes:
     reach: columns that it attends to beside these: those with the prompts of
       its responses.
     firm: without chunks, rows of a list whose attention is always computed; a
-      list without more skips that of the others. None for all.
+      list without more of them skips the others. None for all.
     short: most tokens of the responses of these others.
   """
   columns: int
@@ -146,14 +151,6 @@ def _chunk(max_response: int, reach: int) -> tuple[int, int]:
     chunk *= 2
 
 
-METRICS = {
-    'update/real_tokens': ('share', 'columns of the lists that hold a token'),
-    'update/real_tokens_limit': (
-        'share', 'the most that is possible where no list is shorter than the '
-        'longest row'),
-}
-
-
 @struct.dataclass
 class Plan:
   """Places of B rows in the lists of M microbatches on F data shards.
@@ -170,7 +167,7 @@ class Plan:
       chunk: those with the prompts of its responses or, if it has prompts
       alone, those before `Sizes.back`.
     count: [] int32, microbatches with a row.
-    shares: name -> [] float32, of what the plan makes of the lists; METRICS of
+    shares: name -> [] float32, shares of the lists; metrics of
       an update, without their prefix.
     sizes: static sizes.
   """
@@ -290,7 +287,7 @@ def _groups(
     prompt: np.ndarray, before: np.ndarray, length: np.ndarray,
 ) -> list[_Group]:
   """Returns the rows that have a response by prompt, the longest first."""
-  # The longest first: short rows then fill what is left of a list.
+  # The longest first: short rows then fill the rest of a list.
   order = np.lexsort((-length, prompt))
   order = order[length[order] > 0]
   if not len(order):

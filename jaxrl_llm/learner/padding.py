@@ -1,4 +1,8 @@
-"""Share of an update's arithmetic that is no padding."""
+"""Share of an update's arithmetic that is no padding.
+
+Metrics:
+  update/real_flops [share]: arithmetic of the lists that is no padding
+"""
 
 import numpy as np
 
@@ -6,21 +10,16 @@ from jaxrl_llm.learner.packing import head_columns, Plan
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
 
-METRICS = {
-    'update/real_flops': (
-        'share', 'arithmetic of the lists that is no padding'),
-}
-
 
 def real_flops(
     model: ModelConfig, plan: Plan, before: np.ndarray, length: np.ndarray, *,
     max_prompt: int, max_response: int) -> float:
-  """Returns the FLOPs of real tokens over those of all that is computed.
+  """Returns the share of real tokens in the FLOPs of all computed ones.
 
   Real are the tokens in lists, the pairs of those that see each other, and the
   logits of responses. Computed are whole lists, the scores of their chunks, or
-  of their rows with what follows them, and the logits of all columns for
-  responses.
+  of their rows with the columns behind them, and the logits of all columns
+  for responses.
 
   Args:
     model: the architecture.

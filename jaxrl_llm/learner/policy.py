@@ -5,26 +5,28 @@ second case there is one copy of the frozen parameters, in the compute type and
 the sampling layout, for both training and sampling.
 """
 
+import dataclasses
 from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_llm import sharding
+from jaxrl_llm.learner.options import LoraOptions
 from jaxrl_llm.models import hf, lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 
 Params = Any
 
 
-class Sampling(NamedTuple):
+class SamplingWeights(NamedTuple):
   """Sampling weights in one type.
 
   Attributes:
     apply: (trained, frozen) -> all parameters for sampling.
     lower: () -> lowered program of `apply`; needs only shapes. With LoRA, it is
-      that of the adapters if the frozen parameters stay what they are, else
-      that of the frozen parameters.
+      the adapters' program if the frozen parameters are not converted, else the
+      program that converts these.
     result: abstract parameters as `apply` returns them.
   """
   apply: Callable[..., Params]
@@ -46,7 +48,7 @@ class Policy(NamedTuple):
       frozen is None if all are trained.
     compose: (trained, frozen) -> all parameters, types unchanged.
     sampling: (key of `quantise.TYPES`, or None for the compute type) ->
-      Sampling. Nothing is compiled yet.
+      SamplingWeights. Nothing is compiled yet.
     to_sampling: (trained, frozen) -> all parameters for sampling, in the
       compute type.
     lower_to_sampling: () -> lowered program of `to_sampling`; needs only
@@ -57,27 +59,27 @@ class Policy(NamedTuple):
   init: Callable[[jax.Array], Params]
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
   compose: Callable[[Params, Params], Params]
-  sampling: Callable[[str | None], Sampling]
+  sampling: Callable[[str | None], SamplingWeights]
   to_sampling: Callable[..., Params]
   lower_to_sampling: Callable[[], Any]
 
 
-class Adapters(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Adapters(LoraOptions):
   """LoRA of a policy.
 
   Attributes:
-    rank: rank of the matrices that are trained.
-    scale: factor of their product.
-    targets: regular expression of the weights that get them.
     warm: whether SFT trains all parameters first.
   """
-  rank: int
-  scale: float
-  targets: str
-  warm: bool
+  warm: bool = False
+
+  @property
+  def scale(self) -> float:
+    """Factor of the matrices' product."""
+    return self.alpha / self.rank
 
 
-def make(
+def make_policy(
     model: ModelConfig, mesh: jax.sharding.Mesh,
     adapters: Adapters | None = None,
     checkpoint: hf.Checkpoint | None = None,
@@ -119,7 +121,7 @@ def make(
   def sampling(kind):
     made = sharding.to_sampling(
         shapes, mesh, dtype, kind=kind, learner=learner)
-    return Sampling(
+    return SamplingWeights(
         lambda trained, frozen=None: made.apply(trained), made.lower,
         made.result)
 
@@ -165,7 +167,7 @@ def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
   def sampling(kind):
     own = sharding.to_sampling(
         stored, mesh, dtype, kind=kind, train_rules=sharding.SAMPLE_RULES)
-    return Sampling(
+    return SamplingWeights(
         lambda params, frozen: lora.join(
             own.apply(frozen), adapters.apply(scaled(params))),
         own.lower if kind else adapters.lower,

@@ -6,6 +6,27 @@ calibration over a batch, the mask's noise and the metrics.
 Every token of a response gets an acceptance from its target and its tempered
 behaviour probability. Its loss is multiplied by `keep`, the mask or its
 expectation, and by the weight. Entropy bonus and KL penalty act on all tokens.
+
+Metrics:
+  update/obrs_acceptance [probability]: that a token is kept: min(1, p / (lam
+    q))
+  update/obrs_kept [share]: of the tokens, by the mask
+  update/obrs_z [probability]: the normaliser in use
+  update/obrs_z_error [probability]: distance of kappa times the top-k
+    normaliser from the exact one, where that is in use
+  update/obrs_kappa [ratio]: correction of the top-k normaliser
+  update/obrs_at_c1 [share]: tokens at which the bound c1 acts
+  update/obrs_at_c2 [share]: tokens at which the bound c2 acts
+  update/obrs_rejected_positive [share]: tokens that are rejected, with an
+    advantage above 0
+  update/obrs_rejected_negative [share]: tokens that are rejected, with an
+    advantage below 0
+  update/obrs_kl_before [nats per token]: KL(behaviour || target) before
+    rejection
+  update/obrs_kl_after [nats per token]: KL(behaviour || target) of the tokens
+    kept
+  update/obrs_empty [updates]: of the step that kept no token, and changed
+    nothing
 """
 
 import dataclasses
@@ -16,6 +37,7 @@ from flax import struct
 import jax
 import jax.numpy as jnp
 
+from jaxrl_llm.learner.options import RejectionChoices
 from jaxrl_llm.ops import obrs
 from jaxrl_llm.types import Array
 
@@ -23,54 +45,17 @@ from jaxrl_llm.types import Array
 # no step is as large.
 NOISE = 1 << 31
 
-NUMBERS = 'lam', 'c1', 'c2'  # traced, in `LossParams.rejection`
-
-CHOICES = {
-    'target': obrs.TARGETS,
-    'mask': ('sampled', 'expected', 'none'),
-    'z': ('topk', 'exact'),
-    'alpha': ('acceptance', 'mask'),
-    'denominator': ('accepted', 'all'),
-}
-
-
 @dataclasses.dataclass(frozen=True)
-class Rejection:
+class Rejection(RejectionChoices):
   """Static choices.
 
+  The normaliser z='exact' needs the actor's parameters if the target is
+  'p_new'; top_k=0 with it leaves out the metrics of the top-k normaliser.
+
   Attributes:
-    target: the policy to learn from: 'p_new', in training, or 'p_ref', at the
-      step of the rollout.
-    mask: 'sampled' keeps a token with its acceptance, 'expected' multiplies its
-      loss by the acceptance, 'none' keeps all.
-    weight: whether the loss is weighted by target over kept probability.
-    z: normaliser of the weight: 'topk' over the sampler's likeliest tokens,
-      times kappa, or 'exact'. The latter needs the actor's parameters if the
-      target is 'p_new'.
-    top_k: K, tokens that the sampler records at each position; 0 with 'exact'
-      leaves out the metrics of the top-k normaliser.
-    alpha: mean acceptance in kappa: of 'acceptance' or of the sampled 'mask'.
-    two_pass: compute kappa of the batch in a forward pass of its own, instead
-      of using the last update's; for the target 'p_new'.
-    denominator: divide by the 'accepted' tokens or by 'all' tokens.
     decoupled: whether the actor is another model than the policy.
   """
-  target: str = 'p_new'
-  mask: str = 'sampled'
-  weight: bool = True
-  z: str = 'topk'
-  top_k: int = 20
-  alpha: str = 'acceptance'
-  two_pass: bool = False
-  denominator: str = 'accepted'
   decoupled: bool = False
-
-  def __post_init__(self):
-    for name, known in CHOICES.items():
-      value = getattr(self, name)
-      if value not in known:
-        raise ValueError(
-            f'{name}={value!r} is not known: use one of {", ".join(known)}.')
 
   @property
   def scores_z(self) -> bool:
@@ -153,7 +138,7 @@ class Context(NamedTuple):
   z_topk: Optional[Array]
 
 
-class Tokens(NamedTuple):
+class TokenFacts(NamedTuple):
   """Facts about the tokens of some rows, without gradient.
 
   Attributes:
@@ -177,7 +162,7 @@ def tokens(
     z: Optional[Array] = None,
     z_topk: Optional[Array] = None,
     noise: Optional[Array] = None,
-) -> Tokens:
+) -> TokenFacts:
   """Computes the acceptance of tokens, and their mask.
 
   Args:
@@ -205,13 +190,14 @@ def tokens(
   elif cfg.target == 'p_ref' and not cfg.decoupled:
     # The actor is the old policy: both distributions are one.
     z = jnp.broadcast_to(jnp.minimum(1.0, 1.0 / lam), mask.shape)
-  return Tokens(acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
+  return TokenFacts(
+      acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
 
 
 COUNTS = ('tokens', 'estimate', 'keep', 'z')
 
 
-def counts(cfg: Rejection, facts: Tokens, mask: Array) -> dict[str, Array]:
+def counts(cfg: Rejection, facts: TokenFacts, mask: Array) -> dict[str, Array]:
   """Returns the sums over tokens that `calibrate` needs, by name in COUNTS."""
   estimate = facts.keep if cfg.alpha == 'mask' else facts.acceptance
   z = facts.z if facts.z_topk is None else facts.z_topk
@@ -242,7 +228,7 @@ def calibrate(
 
 
 def accepted_share(
-    cfg: Rejection, facts: Tokens, mask: Array, alpha: Array,
+    cfg: Rejection, facts: TokenFacts, mask: Array, alpha: Array,
     aggregation: str) -> Array:
   """Returns the share of tokens that the loss divides by, [] or [B, 1].
 
@@ -268,30 +254,6 @@ def accepted_share(
   return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
 
 
-METRICS = {
-    'update/obrs_acceptance': (
-        'probability', 'that a token is kept: min(1, p / (lam q))'),
-    'update/obrs_kept': ('share', 'of the tokens, by the mask'),
-    'update/obrs_z': ('probability', 'the normaliser in use'),
-    'update/obrs_z_error': (
-        'probability', 'distance of kappa times the top-k normaliser from the '
-        'exact one, where that is in use'),
-    'update/obrs_kappa': ('ratio', 'correction of the top-k normaliser'),
-    'update/obrs_at_c1': ('share', 'tokens at which the bound c1 acts'),
-    'update/obrs_at_c2': ('share', 'tokens at which the bound c2 acts'),
-    'update/obrs_rejected_positive': (
-        'share', 'tokens that are rejected, with an advantage above 0'),
-    'update/obrs_rejected_negative': (
-        'share', 'tokens that are rejected, with an advantage below 0'),
-    'update/obrs_kl_before': (
-        'nats per token', 'KL(behaviour || target) before rejection'),
-    'update/obrs_kl_after': (
-        'nats per token', 'KL(behaviour || target) of the tokens kept'),
-    'update/obrs_empty': (
-        'updates', 'of the step that kept no token, and changed nothing'),
-}
-
-
 class Factors(NamedTuple):
   """Factors of the tokens' losses.
 
@@ -300,9 +262,9 @@ class Factors(NamedTuple):
     factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
       where masked.
     metrics: name to [B, t], per token: importance, the weight; and those of
-      METRICS but kappa and empty, without their prefix.
+      metrics of the module but kappa and empty, without their prefix.
   """
-  facts: Tokens
+  facts: TokenFacts
   factor: Array
   metrics: dict[str, Array]
 
@@ -311,7 +273,7 @@ def factors(
     context: Context, logprobs: obrs.Logprobs, advantages: Array, mask: Array,
     params: Mapping[str, Array], *, aggregation: str, clipped: bool,
     correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
-  """Computes what multiplies the tokens' losses.
+  """Computes the factors of the tokens' losses.
 
   Args:
     context: of the microbatch.
@@ -332,7 +294,7 @@ def factors(
   kappa = context.calibration.kappa
   z = facts.z * kappa if cfg.z == 'topk' else facts.z
   nowhere = jnp.zeros_like(mask)
-  weight = obrs.Weights(jnp.ones_like(facts.keep), nowhere, nowhere)
+  weight = obrs.TokenWeights(jnp.ones_like(facts.keep), nowhere, nowhere)
   if cfg.weight:
     # Without a ratio in the surrogate, the second factor is left out (v1, B.1).
     weight = obrs.weights(

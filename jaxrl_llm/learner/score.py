@@ -25,7 +25,7 @@ class Scores(NamedTuple):
 
 
 def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
-  """Computes `learner.Learner.score`; `setting` is a forward.Setting."""
+  """Computes `LearnerPrograms.score`; `setting` is a forward.Setting."""
   rejection, mesh = setting.cfg.rejection, setting.mesh
   forward.check(batch, setting.cfg)
   lam = None
@@ -36,15 +36,15 @@ def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
     batch, = rows
     weights, temperature, lam = given
     now = forward.stats(
-        weights, batch, forward.Tokens(lists, reach, plan.sizes), temperature,
-        setting, entropy=False, lam=lam)
+        weights, batch, forward.MicrobatchTokens(lists, reach, plan.sizes),
+        temperature, setting, entropy=False, lam=lam)
     z = None
     if lam is not None:
       exact, topk = forward.normalizers(batch, now, lam, rejection)
       z = topk if exact is None else exact
     return (), Scores(now.logprobs, z, now.student and now.student.logprobs)
 
-  weights = forward.Weights(forward.Players.of(params), frozen)
+  weights = forward.PassParams(forward.Players.of(params), frozen)
   _, scores = microbatches.fold(
       plan, microbatches.arrange((batch,), plan, mesh),
       (weights, loss.temperature, lam), mesh=mesh,

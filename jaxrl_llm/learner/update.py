@@ -3,6 +3,15 @@
 The weights of the tokens in the loss are computed for the whole batch, before
 it is split into microbatches. These are only summed, so that their number does
 not change the result.
+
+Metrics:
+  update/grad_norm [norm]: of the gradient, before it is clipped
+  update/learning_rate [rate]: of the last update
+  update/skipped [updates]: skipped so far in the run: a number was not finite
+  update/skipped_in_row [updates]: skipped in a row, at the end
+  update/actor_grad_norm [norm]: of the actor's gradient
+  update/actor_learning_rate [rate]: the actor's
+  update/lambda_distill [weight]: of KL(policy || actor) in the actor's loss
 """
 
 import functools
@@ -17,7 +26,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import forward, microbatches
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.forward import Players, Weights
+from jaxrl_llm.learner.forward import PassParams, Players
 from jaxrl_llm.learner.packing import Plan
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import obrs, policy_losses
@@ -28,18 +37,6 @@ from jaxrl_llm.types import Array, LearnerBatch
 _TOTALS = (
     'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
     'actor_distill_loss')
-
-METRICS = {
-    'update/grad_norm': ('norm', 'of the gradient, before it is clipped'),
-    'update/learning_rate': ('rate', 'of the last update'),
-    'update/skipped': (
-        'updates', 'skipped so far in the run: a number was not finite'),
-    'update/skipped_in_row': ('updates', 'skipped in a row, at the end'),
-    'update/actor_grad_norm': ('norm', "of the actor's gradient"),
-    'update/actor_learning_rate': ('rate', "the actor's"),
-    'update/lambda_distill': (
-        'weight', "of KL(policy || actor) in the actor's loss"),
-}
 
 
 @struct.dataclass
@@ -90,22 +87,25 @@ class Numbers(NamedTuple):
   distill: Optional[Array]
 
 
-def update(state, batch, plan, loss, frozen=None, writer=None, *, setting):
-  """Computes `learner.Learner.update`.
+def update(
+    state, batch, plan, loss, frozen=None, behaviour_params=None, *, setting):
+  """Computes `LearnerPrograms.update`.
 
   Args:
-    state, batch, plan, loss, frozen, writer: as of `learner.Learner.update`.
+    state, batch, plan, loss, frozen, behaviour_params: those of
+      `LearnerPrograms.update`.
     setting: forward.Setting.
   """
   forward.check(batch, setting.cfg)
   states, still = Players.of(state), None
   if states.actor and not setting.cfg.actor.learns:
-    # No part of the pass, which has the policy and at most what wrote the rows.
+    # The pass has the policy, and the parameters that wrote the rows if the
+    # rejection needs them.
     states, still = Players(states.policy), states.actor
     if setting.cfg.rejection and setting.cfg.rejection.needs_actor:
-      writer = still.params
+      behaviour_params = still.params
   policy, actor = states
-  weights = Weights(states.map(lambda x: x.params), frozen, writer)
+  weights = PassParams(states.map(lambda x: x.params), frozen, behaviour_params)
   # Skipped updates count too: a row that comes back gets other noise.
   rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
   work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
@@ -178,7 +178,7 @@ def _loss(params, weights, rows, at, numbers, setting):
     params: Players; the gradient is with respect to them.
     weights: with the parameters that have no gradient.
     rows: of the microbatch: LearnerBatch, weights and noise of its tokens.
-    at: forward.Tokens.
+    at: forward.MicrobatchTokens.
     numbers: of the update.
     setting: of the program.
 
@@ -198,7 +198,7 @@ def _loss(params, weights, rows, at, numbers, setting):
         cfg.rejection, calibration, noise,
         *forward.normalizers(batch, now, lam, cfg.rejection))
   total, (sums, maxima, facts) = loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg.loss,
+      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg,
       rejection=rejection)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.
@@ -221,7 +221,7 @@ def _gradient(weights, work, numbers, setting):
 
   def of_microbatch(rows, lists, reach, given):
     weights, numbers = given
-    at = forward.Tokens(lists, reach, work.plan.sizes)
+    at = forward.MicrobatchTokens(lists, reach, work.plan.sizes)
     grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
         weights.params, weights, rows, at, numbers, setting)
     # In the layout of the parameters: the sum over the microbatches is then
@@ -284,8 +284,8 @@ def _calibration(previous, weights, rows, work, loss, setting):
   """Computes the calibration that the batch uses; `previous` is the last one.
 
   Returns:
-    The calibration, and whether it is the batch's own: not of the update
-    before.
+    The calibration, and whether it was computed from this batch; else it is
+    that of the update before.
   """
   cfg = setting.cfg.rejection
   if not cfg:
@@ -302,7 +302,7 @@ def _calibration(previous, weights, rows, work, loss, setting):
     batch, _, noise = rows
     lam = loss.rejection['lam']
     now = forward.stats(
-        weights, batch, forward.Tokens(lists, reach, work.plan.sizes),
+        weights, batch, forward.MicrobatchTokens(lists, reach, work.plan.sizes),
         loss.temperature, setting, entropy=False, lam=lam)
     z, z_topk = forward.normalizers(batch, now, lam, cfg)
     return counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()

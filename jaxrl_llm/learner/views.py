@@ -17,7 +17,7 @@ from jaxrl_llm.types import Array
 
 
 def in_rows(
-    lists: ragged.Lists, columns: ragged.Columns, static: ragged.Static,
+    lists: ragged.Lists, columns: ragged.ListColumns, static: ragged.Static,
     sizes: packing.Sizes) -> attention.Layout:
   """Makes the layout in which attention is computed over rows.
 
@@ -58,7 +58,7 @@ def in_rows(
 
 
 def in_chunks(
-    columns: ragged.Columns, reach: Array, sizes: packing.Sizes,
+    columns: ragged.ListColumns, reach: Array, sizes: packing.Sizes,
     longest: int) -> attention.Layout:
   """Makes the layout in which attention is computed over chunks of columns.
 
@@ -78,7 +78,7 @@ def in_chunks(
   split = lambda x: x.reshape(count, -1, *x.shape[2:])
 
   def around(x, reach):
-    """Returns [chunks, reach + back + C, ...], what chunks attend to."""
+    """Returns the columns [chunks, reach + back + C, ...] chunks attend to."""
     near = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(
         x[0], first, sizes.reach))(reach[0])
     own = split(x)

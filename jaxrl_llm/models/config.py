@@ -3,12 +3,41 @@
 import dataclasses
 import numbers
 import typing
-from typing import Any, Optional
+from typing import Annotated, Any, Literal, Optional
+
+from jaxrl_llm.base.declared import ROUNDING
 
 # Positive normal numbers of float32: smaller ones are 0 on most devices.
 _SMALLEST, _LARGEST = 2.0 ** -126, (2 - 2.0 ** -23) * 2.0 ** 127
 MAX_LAYERS = 10_000
 FULL = 1 << 30  # A window that hides nothing.
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """Choices of `forward` that change its speed and memory, not its result.
+
+  `forward` takes no 'auto' or None: `attention.resolve` and the learner choose.
+  remat='attention' saves attention's output, but 'xla' and 'cudnn' still
+  recompute its inner parts; 'matmuls' saves no products with experts; with
+  'full', the inputs of the layers and the choice of experts are saved.
+
+  Attributes:
+    remat: what the backward pass recomputes to save memory: none, matmuls (all
+      but matrix products and attention), attention (all but attention), full
+      (all: a third more time) or auto (by the memory).
+    attention: implementation in training and prefill: xla, splash (TPU), cudnn
+      (NVIDIA, 16-bit) or auto (for rows of 256 tokens or more splash, of 1024
+      or more cudnn, if it can, else xla).
+    unroll: layers unrolled in the scan over layers: faster, but a slower
+      compile if they are many (none: all of at most 4 on a CPU, else 1).
+  """
+  remat: Annotated[
+      Literal['auto', 'none', 'matmuls', 'attention', 'full'],
+      (ROUNDING,)] = 'auto'
+  attention: Annotated[
+      Literal['auto', 'xla', 'splash', 'cudnn'], (ROUNDING,)] = 'auto'
+  unroll: Annotated[int | None, '[1, inf)', (ROUNDING,)] = None
 
 
 class NotOnDisk(ValueError):

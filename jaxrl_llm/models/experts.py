@@ -1,7 +1,7 @@
 """Routed experts: a token goes through a few of a layer's many gated MLPs.
 
 `route` chooses a token's experts and their weights. `apply` computes the
-weighted sum of what they return: pairs of a token and one of its experts are
+weighted sum of their results: pairs of a token and one of its experts are
 sorted by expert, so that each product with the experts' matrices is one
 `jax.lax.ragged_dot`. Over the mesh axis `tensor` the experts are split. Each
 device computes the pairs of its own experts for all of its tokens, and the
@@ -12,7 +12,15 @@ a row of the products, and a token's pairs are added in the order of its
 choices, not in that of the sorted list.
 
 An auxiliary loss that balances the experts is left out: it would train the
-router away from what the rewards ask for. The learner reports their load.
+router away from the choices that rewards favour. The learner reports the load
+of the experts.
+
+Metrics:
+  update/experts_load_max [ratio]: tokens of the expert with most, to an even
+    spread; mean over layers
+  update/experts_load_min [ratio]: tokens of the expert with fewest, to an even
+    spread
+  update/experts_unused [share]: experts without a token
 """
 
 import functools
@@ -183,16 +191,6 @@ def load(chosen: jax.Array, real: jax.Array, number: int) -> jax.Array:
   return jnp.sum(of_expert & real[..., None, None], (1, 2, 3), jnp.float32)
 
 
-METRICS = {
-    'update/experts_load_max': (
-        'ratio', 'tokens of the expert with most, to an even spread; mean over '
-        'layers'),
-    'update/experts_load_min': (
-        'ratio', 'tokens of the expert with fewest, to an even spread'),
-    'update/experts_unused': ('share', 'experts without a token'),
-}
-
-
 def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
   """Computes how evenly tokens are spread over experts.
 
@@ -200,7 +198,7 @@ def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
     load: [layers, E], tokens of each expert.
 
   Returns:
-    METRICS without their prefix, [] each.
+    The module's metrics without their prefix, [] each.
   """
   even = jnp.maximum(jnp.mean(load, -1), 1e-9)
   return dict(
@@ -210,7 +208,7 @@ def load_metrics(load: jax.Array) -> dict[str, jax.Array]:
 
 
 def _mix(x, weights, chosen, layer, units, split):
-  """Computes the weighted sums of what experts of this device return.
+  """Computes the weighted sums of the results of this device's experts.
 
   Args:
     x: [N, D] tokens.

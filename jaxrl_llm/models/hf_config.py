@@ -1,7 +1,7 @@
 """Conversion between Hugging Face's config.json and ModelConfig.
 
 In both directions, a feature that the other side lacks is an error; no feature
-is ignored. `FAMILIES` is the table of what differs between the families.
+is ignored. `FAMILIES` is the table of the differences between families.
 """
 
 import copy
@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
+from jaxrl_llm.base.tokenizer import transformers
 from jaxrl_llm.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 
 STORED = ('float32', 'bfloat16', 'float16')  # types of weights in files
@@ -183,8 +184,6 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
     ValueError: a field is not valid, or our decoder lacks a feature; the
       message names the first one.
   """
-  import transformers
-
   def invalid(error):
     reason = ' '.join(str(error).split()).rstrip('.')
     return ValueError(f'{where} is not valid ({reason}): fetch it again.')
@@ -195,7 +194,7 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
       # transformers would make a list of the types of all layers.
       raise ValueError(f'num_hidden_layers={layers} is above {MAX_LAYERS}')
     # A copy, because transformers modifies the nested dictionaries.
-    hf = transformers.AutoConfig.for_model(**copy.deepcopy(
+    hf = transformers().AutoConfig.for_model(**copy.deepcopy(
         {k: v for k, v in raw.items() if k != 'quantization_config'}))
   except Exception as error:  # transformers raises errors of many types
     raise invalid(error) from None

@@ -17,7 +17,6 @@ Left out, because no supported family needs them: dropout, learned positions,
 LayerNorm.
 """
 
-import dataclasses
 import functools
 import itertools
 import operator
@@ -28,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.models import attention, experts
-from jaxrl_llm.models.config import FULL, ModelConfig
+from jaxrl_llm.models.config import Execution, FULL, ModelConfig
 
 Params = dict[str, Any]
 Rope = tuple[jax.Array, jax.Array]  # From `rope_table` or `layer_rope`.
@@ -57,7 +56,7 @@ def _gated(gate, up, activation):
 
 
 def _all_but_fetched(primitive, *_, **__):
-  """Checkpoint policy: saves what autodiff saves, except fetched weights.
+  """Checkpoint policy: saves the values of autodiff, except fetched weights.
 
   `matmul` and attention appear here as the operations of their forward rules.
   Only `fetch` still appears as a custom_vjp_call, because its forward rule
@@ -77,25 +76,7 @@ _KEPT = {
 REMAT = tuple(_KEPT)
 
 
-@dataclasses.dataclass(frozen=True)
-class Execution:
-  """Choices of `forward` that change its speed and memory, not its result.
-
-  Attributes:
-    attention: implementation, from `attention.resolve`.
-    remat: activations to recompute in the backward pass. 'full': all but the
-      inputs of the layers and the choice of experts. 'attention': attention's
-      output is saved too, but 'xla' and 'cudnn' still recompute its inner
-      parts. 'matmuls': products with weights are saved too, but not those with
-      experts. 'none': only the result of `fetch` is recomputed.
-    unroll: layers to unroll per step of the scan.
-  """
-  attention: str = 'xla'
-  remat: str = 'none'
-  unroll: int = 1
-
-
-PLAIN = Execution()
+PLAIN = Execution(remat='none', attention='xla', unroll=1)
 
 
 class Reads(NamedTuple):
@@ -113,7 +94,7 @@ class Reads(NamedTuple):
 DIRECT = Reads()
 
 
-class Kept(NamedTuple):
+class LayerOutputs(NamedTuple):
   """Values of the layers that `forward` returns.
 
   Attributes:
@@ -126,7 +107,7 @@ class Kept(NamedTuple):
   experts: Optional[jax.Array] = None
 
 
-class Run(NamedTuple):
+class LayerGroup(NamedTuple):
   """Consecutive layers of one kind.
 
   Attributes:
@@ -153,7 +134,7 @@ class Run(NamedTuple):
                  self.layers.stop - self.skipped)
 
   def of(self, layers: Params, place: Callable[[Any, range], Any]) -> Params:
-    """Returns what `place` makes of each of these layers' stacks.
+    """Applies `place` to the stack of each parameter of these layers.
 
     Args:
       layers: `params['layers']`.
@@ -164,12 +145,12 @@ class Run(NamedTuple):
             for name, stack in layers.items() if places[name] is not None}
 
 
-def runs(cfg: ModelConfig) -> list[Run]:
+def runs(cfg: ModelConfig) -> list[LayerGroup]:
   """Returns the runs of layers of one kind, in their order."""
   found, sparse = [], cfg.sparse_layers()
   for kind, run in itertools.groupby(range(cfg.layers), sparse.__getitem__):
     numbers = [*run]
-    found.append(Run(range(numbers[0], numbers[-1] + 1), kind, sum(
+    found.append(LayerGroup(range(numbers[0], numbers[-1] + 1), kind, sum(
         other != kind for other in sparse[:numbers[0]])))
   return found
 
@@ -484,7 +465,7 @@ def forward(
     layout: Optional[attention.Layout] = None,
     reads: Reads = DIRECT,
     chosen: Optional[jax.Array] = None,
-) -> tuple[jax.Array, Kept]:
+) -> tuple[jax.Array, LayerOutputs]:
   """Computes the hidden states of whole rows.
 
   Args:
@@ -500,7 +481,7 @@ def forward(
 
   Returns:
     Final hidden states [B, S, D] after the last norm, in the compute type,
-    and what is kept.
+    and the outputs of the layers.
   """
   longest = layout.longest if layout else tokens.shape[1]
   rope = rope_table(
@@ -524,7 +505,7 @@ def forward(
         layer_rope(rope, windowed, cfg), attend, cfg, chosen)
     return x, (kv, chosen)
 
-  # Without `fetch`, autodiff alone saves what 'none' saves.
+  # Without `fetch`, autodiff alone saves as much as 'none'.
   if reads.fetch or execution.remat != 'none':
     step = jax.checkpoint(step, policy=_KEPT[execution.remat])
   x, kept = embed(params, tokens, cfg, reads.lookup), []
@@ -537,7 +518,8 @@ def forward(
                   _slice(windowed, run.layers), own), unroll=execution.unroll)
     kept.append(of_run)
   kv, used = zip(*kept)
-  return rms_norm(x, params['norm'], cfg), Kept(_joined(kv), _joined(used))
+  return rms_norm(x, params['norm'], cfg), LayerOutputs(
+      _joined(kv), _joined(used))
 
 
 def _slice(stack: jax.Array, places: range) -> jax.Array:
@@ -548,7 +530,7 @@ def _slice(stack: jax.Array, places: range) -> jax.Array:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-  """Concatenates what runs of layers return; those with None have nothing."""
+  """Concatenates the outputs of layer groups, except None."""
   parts = [part for part in parts if part is not None]
   if len(parts) < 2:
     return parts[0] if parts else None

@@ -42,8 +42,6 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
   if hasattr(sys.stdout, 'reconfigure'):  # a notebook's has no such method
     sys.stdout.reconfigure(errors='replace')
   _in_program.append(stopped_code)
-  if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     with process_state.alone():
       yield

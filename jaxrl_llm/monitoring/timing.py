@@ -1,4 +1,19 @@
-"""Seconds per phase of a step, and the speed metrics computed from them."""
+"""Seconds per phase of a step, and the speed metrics computed from them.
+
+Metrics:
+  seconds/step [seconds]: the whole step, without its hooks
+  seconds/<phase> [seconds]: a phase of the step: propose, reshard (the weights
+    for sampling), sample, verify, batch (rows and advantages), select, score or
+    update
+  speed/tokens_per_second [tokens per second]: sampled response tokens over the
+    whole step
+  speed/flops [FLOPs]: of the model, in all phases of the step
+  speed/flops_share [share]: model FLOPs over what the machine's matrix products
+    could do in the time of the step
+  speed/flops_share/<phase> [share]: the same of one phase
+  memory/peak [bytes]: peak since the start: of the fullest device, or of the
+    process on a CPU
+"""
 
 import contextlib
 import time
@@ -7,24 +22,6 @@ from typing import Iterator, Mapping
 from jaxrl_llm.base import phases
 
 Row = dict[str, float]
-
-METRICS = {
-    'seconds/step': ('seconds', 'the whole step, without its hooks'),
-    'seconds/<phase>': (
-        'seconds', 'a phase of the step: propose, reshard (the weights for '
-        'sampling), sample, verify, batch (rows and advantages), select, score '
-        'or update'),
-    'speed/tokens_per_second': (
-        'tokens per second', 'sampled response tokens over the whole step'),
-    'speed/flops': ('FLOPs', 'of the model, in all phases of the step'),
-    'speed/flops_share': (
-        'share', "model FLOPs over what the machine's matrix products could do "
-        'in the time of the step'),
-    'speed/flops_share/<phase>': ('share', 'the same of one phase'),
-    'memory/peak': (
-        'bytes', 'peak since the start: of the fullest device, or of the '
-        'process on a CPU'),
-}
 
 
 class Timer:
@@ -80,7 +77,7 @@ def speed(
     memory: bytes, from `flops.peak_memory`.
 
   Returns:
-    The seconds, and METRICS under speed and memory.
+    The seconds, and the metrics under speed and memory.
   """
   total = sum(flops.values())
   row = {

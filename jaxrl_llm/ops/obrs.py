@@ -1,4 +1,4 @@
-"""Optimal budgeted rejection sampling (OBRS) of tokens that another wrote.
+"""Optimal budgeted rejection sampling (OBRS) of the tokens of another policy.
 
 Jackpot (v1 and v2 below are the two versions of its paper). A behaviour
 distribution q draws the tokens, but the expectation of the loss is wanted under
@@ -180,7 +180,7 @@ class Logprobs(NamedTuple):
     return self.new if target == 'p_new' else self.old
 
 
-class Weights(NamedTuple):
+class TokenWeights(NamedTuple):
   """Weights of tokens, without gradient.
 
   Attributes:
@@ -203,7 +203,7 @@ def weights(
     c2: Optional[Scalar] = jnp.inf,
     target: str = 'p_new',
     correction: Optional[Callable[[Array, Array], Array]] = None,
-) -> Weights:
+) -> TokenWeights:
   """Computes the weights that multiply the loss of the kept tokens.
 
     SG( min(p / q', c1) min(p_ref / p, c2) ),  p / q' = Z max(lam, p / q)
@@ -248,7 +248,7 @@ def weights(
     second = importance.bounded_exp(_log_ratio(logprobs.old, logprobs.new))
     weight, at_c2 = first * jnp.minimum(second, c2), second > c2
   changed = jnp.abs(first - x) > 1e-5 * x  # more than by rounding
-  return Weights(
+  return TokenWeights(
       jnp.where(mask, weight, 1.0), at_c1=mask & changed, at_c2=mask & at_c2)
 
 

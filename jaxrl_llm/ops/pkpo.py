@@ -14,6 +14,10 @@ dimensions, one k per group. It may be traced, so a new k compiles nothing.
 `where` marks the valid samples: the others get 0 and do not count in the
 group, so n is the number of valid samples. If a group has too few of them for
 k, the largest possible k is used for it (see `largest_k`).
+
+Metrics:
+  pkpo/k [samples]: k of the pass@k that is optimised
+  pkpo/k_lowered [share]: groups with too few valid samples for k
 """
 
 import functools
@@ -274,7 +278,7 @@ def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
   return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
 
 
-class _Group(NamedTuple):
+class _RankedGroup(NamedTuple):
   """Groups in ascending order of rewards, the invalid samples last.
 
   Attributes:
@@ -306,7 +310,7 @@ class _Group(NamedTuple):
     return jnp.where(self.where, values, 0.0)
 
 
-def _group(rewards, k, where, name) -> _Group:
+def _group(rewards, k, where, name) -> _RankedGroup:
   """Sorts each group and lowers k to the largest that it allows."""
   first, where = advantages.valid_rewards(rewards, where)
   size = first.shape[-1]
@@ -317,12 +321,12 @@ def _group(rewards, k, where, name) -> _Group:
   rank = jnp.arange(1, size + 1, dtype=jnp.int32)
   k = jnp.broadcast_to(as_int32(k, 'k'), first.shape[:-1])[..., None]
   most = jnp.maximum(n - _SPARE.get(name, 0), 1)
-  return _Group(
+  return _RankedGroup(
       rewards=jnp.where(rank <= n, key, 0.0), rank=rank, n=n,
       k=jnp.clip(k, 1, most), order=order, first=first, where=where)
 
 
-def _n_a(group: _Group) -> Array:
+def _n_a(group: _RankedGroup) -> Array:
   """Returns n a_i, [..., N] by rank, 0 for the invalid."""
   n, k, i = group.n, group.k, group.rank
   # C(i-1, k-1) / C(n-1, k-1)
@@ -340,7 +344,7 @@ def _after(x: Array) -> Array:
   return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
 
 
-def _by_rank_s(group: _Group, g: Array) -> Array:
+def _by_rank_s(group: _RankedGroup, g: Array) -> Array:
   """Returns n s_i by rank, for rewards g [..., N] by rank."""
   n, k, j = group.n, group.k, group.rank
   # C(j-2, k-2) / C(n-2, k-2)
@@ -458,12 +462,6 @@ def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
           f'1 to {most}.')
 
 
-METRICS = {
-    'pkpo/k': ('samples', 'k of the pass@k that is optimised'),
-    'pkpo/k_lowered': ('share', 'groups with too few valid samples for k'),
-}
-
-
 def pkpo(
     rewards: Array,
     *,
@@ -486,7 +484,7 @@ def pkpo(
     batch_std: divide the advantages by the batch's standard deviation.
 
   Returns:
-    [P, N] advantages; and METRICS.
+    [P, N] advantages; and the module's metrics.
   """
   lowered = largest_k(where, transform=transform) < k
   return advantage(

@@ -50,7 +50,7 @@ class Static(NamedTuple):
   response: int
 
 
-class Columns(NamedTuple):
+class ListColumns(NamedTuple):
   """Content of each column of lists.
 
   Attributes:
@@ -58,7 +58,7 @@ class Columns(NamedTuple):
     position: [F, N] int32, place of the token in its row; 0 for none.
     response: [F, N] bool, whether it belongs to a response.
     sequence: [F, N] int32, number of the response or prompt; -1 for none.
-    parent: [F, N] int32, that of the prompt; -1 for none.
+    parent: [F, N] int32, number of its prompt; -1 for none.
   """
   row: Array
   position: Array
@@ -67,8 +67,8 @@ class Columns(NamedTuple):
   parent: Array
 
 
-def columns(lists: Lists, count: int) -> Columns:
-  """Finds what is in each of the `count` columns of each device's list."""
+def columns(lists: Lists, count: int) -> ListColumns:
+  """Returns the content of the `count` columns of each device's list."""
   def local(lists):
     column, rows = jnp.arange(count), jnp.arange(len(lists.length))
 
@@ -87,14 +87,14 @@ def columns(lists: Lists, count: int) -> Columns:
     # An empty prompt begins where the next one does.
     parent = jnp.where(
         some & (lists.before[row] > 0), len(rows) + lists.prompt[row], -1)
-    return jax.tree.map(lambda x: x[None], Columns(
+    return jax.tree.map(lambda x: x[None], ListColumns(
         jnp.where(some, row, 0), jnp.where(some, position, 0), response,
         jnp.where(response, row, parent), parent))
 
   return on_each(local, lists)
 
 
-def tokens(x: Array, columns: Columns, ahead: int = 0) -> Array:
+def tokens(x: Array, columns: ListColumns, ahead: int = 0) -> Array:
   """Puts tokens of rows into lists.
 
   Args:
@@ -112,7 +112,7 @@ def tokens(x: Array, columns: Columns, ahead: int = 0) -> Array:
   return on_each(local, x, columns)
 
 
-def response_tokens(x: Array, columns: Columns, lists: Lists) -> Array:
+def response_tokens(x: Array, columns: ListColumns, lists: Lists) -> Array:
   """Puts values of response tokens [B, T, ...] into lists [F, N, ...]."""
   def local(x, columns, lists):
     row = columns.row[0]

@@ -124,7 +124,7 @@ def _likelihood(n_init: int, n_cont: int, points: int) -> np.ndarray:
 def outcome_values(
     prior: np.ndarray, signal: np.ndarray, n_init: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Computes what a screening outcome is worth, and how likely it is.
+  """Computes the value and the probability of each screening outcome.
 
     probability_c = sum_p prior(p) Binom(c; n_init, p)
     value_c = E[signal(c + d) | c], with d ~ Binom(n_cont, p)

@@ -280,7 +280,7 @@ def _reduce(logits, student, other, targets, wanted, split):
     student: the same of a second model, or None.
     other: the same of the actor, or None.
     targets: [C].
-    wanted: what to compute, with `ids` [C, M] or None.
+    wanted: statistics to compute, with `ids` [C, M] or None.
     split: of V and the tokens.
   """
   p = _Dist.of(logits, split)
@@ -360,7 +360,7 @@ def token_stats(
     head: of the model.
     targets: [...] int, token at each position.
     temperature: [] or [...], divides the logits of all models.
-    wanted: what to compute beside the log-probs.
+    wanted: statistics to compute beside the log-probs.
     chunk: tokens whose logits exist at a time, of all models, on all devices
       that share them. None: at most 512 MB on each device. If all tokens fit
       into one chunk, its logits are kept for the backward pass.

@@ -94,7 +94,7 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
 
   Args:
     item: `program`; `tests`, fields of `sandbox.Suite`, or `cases`, pairs of
-      standard input and output; `limits`, fields of `sandbox.Limits`;
+      standard input and output; `limits`, fields of `sandbox.ProgramLimits`;
       `sandbox`, arguments of `sandbox.make`.
 
   Returns:
@@ -102,7 +102,7 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
     share of tests that passed; `detail`: number and reason of that test.
   """
   executor = _executor(**item['sandbox'])
-  limits = sandbox.Limits(**item['limits'])
+  limits = sandbox.ProgramLimits(**item['limits'])
   if cases := item.get('cases'):
     outcomes = check_cases(executor, item['program'], cases, limits)
   else:
@@ -120,7 +120,7 @@ def judge(item: dict[str, Any]) -> dict[str, Any]:
 
 def check_cases(
     executor: sandbox.Executor, program: str, cases: Sequence[Sequence[str]],
-    limits: sandbox.Limits) -> list[sandbox.Outcome]:
+    limits: sandbox.ProgramLimits) -> list[sandbox.Outcome]:
   """Runs a program once for each pair of standard input and expected output.
 
   Spaces at the end of a line, and empty lines at the end, do not count. All

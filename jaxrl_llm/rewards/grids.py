@@ -143,7 +143,7 @@ def recoloured(grid: Grid, colours: Sequence[int]) -> list[list[int]]:
 
 
 def fault(grid: object) -> str:
-  """Returns what is wrong with a grid of a problem file; '' if nothing is."""
+  """Returns the fault of a grid of a problem file; '' without one."""
   if not isinstance(grid, list) or not grid or not all(
       isinstance(row, list) and row for row in grid):
     return 'is not a list of rows with cells'

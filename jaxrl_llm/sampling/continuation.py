@@ -45,7 +45,7 @@ def empty(
 
 
 def compute(
-    weights: decode.Weights,
+    weights: decode.DecodeParams,
     row: decode.Caches,
     fed: Array,
     done: Array,
@@ -81,7 +81,7 @@ def compute(
     if read is not None:
       tiles = jnp.arange(columns // read)
       used = -(-(first + chunk) // read)
-    # The queries are to the row what slots are to a prompt that they share.
+    # The queries share the row as slots share a prompt.
     seen = prefixes.View(
         jnp.zeros_like(position), position + 1, position, tiles, used, read)
 

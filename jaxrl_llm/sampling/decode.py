@@ -7,6 +7,7 @@ because nothing is sliced out of a stack, but compiling takes longer and the
 layers' weights are in memory twice.
 """
 
+import dataclasses
 import functools
 from typing import Callable, NamedTuple, Sequence
 
@@ -17,13 +18,13 @@ from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import FULL, ModelConfig
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.sampling import kv_cache
-from jaxrl_llm.sampling.kv_cache import Cache, Columns
+from jaxrl_llm.sampling.kv_cache import Cache, CacheColumns
 
 Array = jax.Array
 Caches = Cache | list[Cache]
 
 
-class Weights(NamedTuple):
+class DecodeParams(NamedTuple):
   """Parameters as decode steps read them.
 
   Attributes:
@@ -137,7 +138,8 @@ def prefill(
   def keys_and_values(columns):
     _, kept = transformer.forward(
         params, tokens[:, :columns], cfg=cfg,
-        execution=transformer.Execution(attention), keep_kv=True)
+        execution=dataclasses.replace(
+            transformer.PLAIN, attention=attention), keep_kv=True)
     # The order of `Cache`, once for each prompt and not at each step.
     k, v = kept.kv
     k, v = k.transpose(0, 1, 3, 4, 2), v.transpose(0, 1, 3, 2, 4)
@@ -150,7 +152,7 @@ def prefill(
       records = jnp.pad(
           experts.Record.of(cfg).pack(kept.experts),
           ((0, 0), (0, full - columns), (0, 0)))
-    return kv_cache.make(
+    return kv_cache.make_cache(
         k, v, None if kv is None else quantise.TYPES[kv]), records
 
   # No logits: [P, L, V] takes more memory than all else, and a slot's first
@@ -173,10 +175,10 @@ def copy_slot(caches: Caches, slot: Array, source: Caches, row: Array):
 
 
 def step(
-    weights: Weights,
+    weights: DecodeParams,
     caches: Caches,
     tokens: Array,
-    cols: Columns,
+    cols: CacheColumns,
     rope: transformer.Rope,
     *,
     cfg: ModelConfig,
@@ -216,7 +218,7 @@ def step(
 
 
 def apply(
-    weights: Weights,
+    weights: DecodeParams,
     caches: Caches,
     tokens: Array,
     rope: transformer.Rope,

@@ -39,7 +39,7 @@ from jaxrl_llm.sampling import continuation, decode, head, kv_cache, prefixes
 from jaxrl_llm.sampling import logits as logits_lib
 from jaxrl_llm.sampling import queue as queue_lib
 from jaxrl_llm.sampling.config import SamplerConfig
-from jaxrl_llm.sampling.queue import Lookup, Queue, State
+from jaxrl_llm.sampling.queue import DecodeState, Lookup, Queue
 from jaxrl_llm.types import Rollouts
 
 Array = jax.Array
@@ -66,7 +66,7 @@ class _Call(NamedTuple):
     weights: parameters as decode steps read them.
     rope: tables of positions [L + T], from `transformer.rope_table`.
     requests: look-up by the request in a slot.
-    queue: what to serve.
+    queue: requests to serve.
     sampling: scalars that shape the distribution.
     prompt_columns: columns of a prompt, a multiple of the chunk.
     ring: columns of a response, likewise.
@@ -75,7 +75,7 @@ class _Call(NamedTuple):
   """
   cfg: ModelConfig
   sampler: SamplerConfig
-  weights: decode.Weights
+  weights: decode.DecodeParams
   rope: transformer.Rope
   requests: Lookup
   queue: Queue
@@ -163,7 +163,7 @@ def generate(
 
 
 def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
-  """Computes what does not change over the steps of a call."""
+  """Computes the values that stay the same over the steps of a call."""
   layers = params['layers']
   if sampler.unroll:
     layers = decode.split(layers, cfg, sampler.transpose)
@@ -171,7 +171,7 @@ def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
   few_rows = sampler.transpose is not None and (
       transformer.unembedding(params).size >= sampler.transpose)
   return _Call(
-      cfg, sampler, decode.Weights(params, layers),
+      cfg, sampler, decode.DecodeParams(params, layers),
       transformer.rope_table(
           jnp.arange(longest_prompt + sampler.max_response), cfg),
       queue_lib.lookup(queue, key, sampler), queue, sampling,
@@ -181,12 +181,12 @@ def _prepared(params, queue, key, sampling, cfg, sampler) -> _Call:
 
 
 def _serve(
-    call: _Call, state: State, tokens: Array, length: Array, row: Array,
-) -> State:
+    call: _Call, state: DecodeState, tokens: Array, length: Array, row: Array,
+) -> DecodeState:
   """Prefills some prompts and serves their requests and those in slots.
 
   Args:
-    call: what all steps read.
+    call: values that all steps read.
     state: the state before.
     tokens: [W, L] int32, the prompts.
     length: [W] int32, their tokens.
@@ -199,8 +199,8 @@ def _serve(
   """
   sampler, queue = call.sampler, call.queue
   caches, of_prompts = decode.prefill(
-      call.weights.params, tokens, length, buckets=sampler.buckets,
-      attention=sampler.attention, **call.form)
+      call.weights.params, tokens, length, buckets=sampler.prefill_lengths,
+      attention=sampler.prefill_attention, **call.form)
   prefilled = queue_lib.Prefilled(
       caches, row, row < len(tokens),
       of_prompts if sampler.record_experts else None)
@@ -235,7 +235,7 @@ def _extend(call, prefilled, step, caches, slot, request):
   """Computes the existing tokens of a request into its slot's ring.
 
   Args:
-    call: what all steps read.
+    call: values that all steps read.
     prefilled: the request's prompt among others.
     step: int32 scalar, the decode step that comes next.
     caches: of the slots.
@@ -263,7 +263,7 @@ def _extend(call, prefilled, step, caches, slot, request):
     return jax.lax.fori_loop(0, (done > 0).astype(jnp.int32), compute, caches)
 
 
-def _decode(call: _Call, state: State) -> State:
+def _decode(call: _Call, state: DecodeState) -> DecodeState:
   """Draws one token for every slot.
 
   Idle slots compute too: shapes are static. What they draw is not recorded.
@@ -317,7 +317,8 @@ def _is_stop(call: _Call, token: Array, match: Array | None) -> Array:
 
 
 def _rollouts(
-    call: _Call, state: State, queue: Queue, policy_step: Array) -> Rollouts:
+    call: _Call, state: DecodeState, queue: Queue, policy_step: Array,
+) -> Rollouts:
   """Makes the rollouts of the finished responses."""
   prompts, requests, *_ = queue
   n = len(requests.prompt)

@@ -52,7 +52,7 @@ class Cache(NamedTuple):
 
 
 @struct.dataclass
-class Columns:
+class CacheColumns:
   """The columns that each slot sees and writes at one decode step.
 
   Attributes:
@@ -89,7 +89,7 @@ _COLUMN_AXES = Cache(k=-1, v=-2, k_scale=-1, v_scale=-1)
 _SLOT_AXES = Cache(k=-4, v=-4, k_scale=-3, v_scale=-3)
 
 
-def make(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
+def make_cache(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
   """Makes a cache of keys and values.
 
   Args:
@@ -115,7 +115,7 @@ def columns(
     prefix: int,
     ring: int,
     chunk: int | None = None,
-) -> Columns:
+) -> CacheColumns:
   """Computes the columns of one decode step.
 
   Args:
@@ -138,7 +138,7 @@ def columns(
       _OUTSIDE)
   back = jnp.concatenate([in_prefix, in_ring], -1)
   if chunk is None:
-    return Columns(prefix + here, back)
+    return CacheColumns(prefix + here, back)
   # The chunks in use must be the first ones: a loop stops after them, and all
   # slots share it. Prefix chunks come in order, then the ring's from the
   # current one backwards, as far as the longest response so far.
@@ -148,7 +148,7 @@ def columns(
   i = jnp.arange((prefix + ring) // chunk)
   ring_chunk = (here // chunk - (i - prefixes)) % (ring // chunk)
   chunks = jnp.where(i < prefixes, i, prefix // chunk + ring_chunk)
-  return Columns(prefix + here, back, chunks, prefixes + rings, chunk)
+  return CacheColumns(prefix + here, back, chunks, prefixes + rings, chunk)
 
 
 def no_sums(shape: tuple[int, ...]) -> Sums:
@@ -270,7 +270,7 @@ def _put(cache, layer, k, v, column):
         x, new if layer is None else new[None],
         _start(x, layer, axis, column))
 
-  new = make(k, v, None if cache.k_scale is None else cache.k.dtype)
+  new = make_cache(k, v, None if cache.k_scale is None else cache.k.dtype)
   return Cache(*(
       x if x is None else put(x, *place)
       for x, *place in zip(cache, new, _COLUMN_AXES)))
@@ -338,7 +338,7 @@ def attend(
     cache: Cache,
     layer: Array | None,
     q: Array,
-    cols: Columns,
+    cols: CacheColumns,
     window: Array | int,
     *,
     cfg: ModelConfig,

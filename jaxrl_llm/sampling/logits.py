@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.sampling import vocabulary
+from jaxrl_llm.sampling.options import DrawNumbers
 
 Array = jax.Array
 
@@ -25,26 +26,16 @@ _FINE = 128  # Tokens of a fine block, the second level of `draw`.
 
 
 @struct.dataclass
-class SamplingParams:
+class SamplingParams(DrawNumbers):
   """Parameters of the distribution; traced, so new values never recompile.
 
-  Attributes:
-    temperature: divisor of the logits; 0 for greedy decoding.
-    top_k: tokens kept, 0 for all.
-    top_p: probability mass kept, in (0, 1]; 1 for all.
-    min_p: minimum probability kept, as a share of the likeliest token's; 0 for
-      all.
+  All are []. The temperature may be 0, for greedy decoding.
   """
-  temperature: Array | float = 1.0
-  top_k: Array | int = 0
-  top_p: Array | float = 1.0
-  min_p: Array | float = 0.0
 
   def __post_init__(self):
     # Python numbers have weak types in jit, and int and float differ: setting 0
     # instead of 0.7 would recompile.
-    for name in ('temperature', 'top_k', 'top_p', 'min_p'):
-      value = getattr(self, name)
+    for name, value in vars(self).items():
       if isinstance(value, (int, float)):
         kind = np.int32 if name == 'top_k' else np.float32
         object.__setattr__(self, name, kind(value))

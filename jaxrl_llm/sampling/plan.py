@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl_llm.types import Prompts, Requests
 
 
-class Plan(NamedTuple):
+class QueuePlan(NamedTuple):
   """Arguments of `sharded_generate`, and the inverse of the assignment.
 
   Attributes:
@@ -37,7 +37,7 @@ def plan(
     requests_per_shard: int,
     prompts_per_shard: int,
     shard: np.ndarray | None = None,
-) -> Plan:
+) -> QueuePlan:
   """Assigns requests to shards of fixed capacity.
 
   Args:
@@ -85,7 +85,7 @@ def plan(
     local[run] = [rows.index(p) for p in requests.prompt[run]]
     order[run] = number * requests_per_shard + np.arange(len(run))
   requests = requests.replace(prompt=local)
-  return Plan(
+  return QueuePlan(
       prompts=jax.tree.map(
           lambda x: gather(x, distinct, prompts_per_shard), prompts),
       requests=jax.tree.map(
@@ -130,11 +130,11 @@ def _runs(total: int, shards: int) -> list[np.ndarray]:
   return np.array_split(np.arange(total), shards)
 
 
-def undo(rollouts: Any, plan: Plan, rows: np.ndarray) -> Any:
+def undo(rollouts: Any, plan: QueuePlan, rows: np.ndarray) -> Any:
   """Returns rollouts (or other host rows) in the order of the requests.
 
   Args:
-    rollouts: tree of [M, ...]: some rows of what `sharded_generate` returns.
+    rollouts: tree of [M, ...]: some rows of the result of `sharded_generate`.
     plan: of the call.
     rows: [M] which rows these are, each once.
 

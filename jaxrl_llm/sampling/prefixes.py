@@ -2,9 +2,9 @@
 
 Each prompt that some slot uses has a seat in a pool, and each slot has the
 number of its prompt's seat. The prompt in a seat may be replaced only while no
-slot has its number: a prefill of other prompts cannot change what a slot reads.
-There are as many seats as slots, or as prompts if those are fewer, so that a
-free slot always finds one.
+slot has its number: a prefill of other prompts cannot change the prefix that a
+slot reads. There are as many seats as slots, or as prompts if those are fewer,
+so that a free slot always finds one.
 
 A decode step multiplies the queries of all slots by the keys of one prompt, and
 masks the slots of the others: a product that reads memory once for all slots
@@ -23,7 +23,7 @@ Array = jax.Array
 
 
 @struct.dataclass
-class Pool:
+class PrefixPool:
   """The prefixes in use.
 
   Attributes:
@@ -88,7 +88,7 @@ def shared(
 
 def empty(
     slots: int, prompts: int, columns: int, *, cfg: ModelConfig, unroll: bool,
-    kv: str | None = None) -> Pool:
+    kv: str | None = None) -> PrefixPool:
   """Makes a pool without prompts.
 
   Args:
@@ -100,19 +100,19 @@ def empty(
     kv: quantised type, a key of `quantise.TYPES`; None for the compute type.
   """
   seats = min(slots, prompts)
-  return Pool(
+  return PrefixPool(
       decode.empty(seats, columns, cfg=cfg, unroll=unroll, kv=kv),
       jnp.full((seats,), -1, jnp.int32), jnp.full((slots,), seats, jnp.int32))
 
 
-def leave(pool: Pool, slots: Array) -> Pool:
-  """Takes the slots [S] bool off their seats."""
+def leave(pool: PrefixPool, slots: Array) -> PrefixPool:
+  """Frees the seats of the slots [S] bool whose responses have ended."""
   return pool.replace(seat=jnp.where(slots, len(pool.prompt), pool.seat))
 
 
 def take(
-    pool: Pool, slot: Array, prompt: Array, source: decode.Caches,
-    row: Array) -> Pool:
+    pool: PrefixPool, slot: Array, prompt: Array, source: decode.Caches,
+    row: Array) -> PrefixPool:
   """Gives a slot the seat of its prompt, or a free one with the prompt's copy.
 
   Args:
@@ -138,15 +138,15 @@ def take(
         lambda _, caches: decode.copy_slot(caches, seat, source, row),
         pool.caches)
   now = jnp.where(new, prompt, pool.prompt[seat])
-  return Pool(
+  return PrefixPool(
       caches, pool.prompt.at[seat].set(now),
       pool.seat.at[slot].set(jnp.where(prompt >= 0, seat, seats)))
 
 
 def view(
-    pool: Pool, length: Array, position: Array, alive: Array, *, columns: int,
-    chunk: int | None = None) -> View:
-  """Computes what the slots see at one decode step.
+    pool: PrefixPool, length: Array, position: Array, alive: Array, *,
+    columns: int, chunk: int | None = None) -> View:
+  """Computes the view of the prefixes that slots have at one decode step.
 
   Args:
     pool: the pool.
@@ -185,7 +185,7 @@ def attend(
     layer: index into the leading axis of `caches`; None if it has none.
     q: [S, H, h] rotated queries.
     window: positions a query may look back, itself included.
-    seen: what the slots see.
+    seen: view of the prefixes.
     cfg: the model.
 
   Returns:

@@ -72,7 +72,7 @@ class Lookup(NamedTuple):
 
 
 @struct.dataclass
-class State:
+class DecodeState:
   """State of the decode loop.
 
   Attributes:
@@ -103,7 +103,7 @@ class State:
   position: Array
   start: Array
   caches: decode.Caches
-  pool: prefixes.Pool | None
+  pool: prefixes.PrefixPool | None
   ring: dict[str, Array]
   rows: dict[str, Array]
   match: Array | None = None
@@ -193,8 +193,8 @@ def runs(prompt: Array, count: Array) -> Array:
 
 
 def empty(
-    requests: int, caches: decode.Caches, pool: prefixes.Pool | None,
-    sampler: SamplerConfig, experts: Array | None = None) -> State:
+    requests: int, caches: decode.Caches, pool: prefixes.PrefixPool | None,
+    sampler: SamplerConfig, experts: Array | None = None) -> DecodeState:
   """Makes the initial state: all slots idle, no request served.
 
   Args:
@@ -232,7 +232,7 @@ def empty(
   # ended: a scatter into the rows at each step would copy all of them.
   # After a response ends, up to steps_per_refill - 1 steps still write to it.
   ring = sampler.max_response + sampler.steps_per_refill - 1
-  return State(
+  return DecodeState(
       step=zero, served=zero, busy=zero,
       request=jnp.full((slots,), requests, jnp.int32),
       alive=jnp.zeros((slots,), bool),
@@ -244,7 +244,7 @@ def empty(
 
 
 def store(
-    rows: dict[str, Array], state: State, slot: Array,
+    rows: dict[str, Array], state: DecodeState, slot: Array,
     requests: Lookup) -> dict[str, Array]:
   """Copies a slot's response from the ring into its request's row.
 
@@ -286,7 +286,7 @@ def store(
       for name, x in rows.items()}
 
 
-def store_all(state: State, requests: Lookup) -> State:
+def store_all(state: DecodeState, requests: Lookup) -> DecodeState:
   """Stores the responses of all slots, as far as they are, at a call's end."""
   busy = state.request < len(requests.prompt) - 1
   order = jnp.argsort(~busy, stable=True)
@@ -312,7 +312,7 @@ class Prefilled(NamedTuple):
   experts: Array | None = None
 
 
-def unfinished(state: State, queue: Queue) -> Array:
+def unfinished(state: DecodeState, queue: Queue) -> Array:
   """Returns whether requests wait or are in slots, and may go on, [] bool."""
   none = len(state.rows['length']) - 1
   some = (state.served < queue.count) | jnp.any(state.request < none)
@@ -331,12 +331,12 @@ class Held(NamedTuple):
   """Arrays of the state that a refill updates, slot by slot; others are None.
   """
   caches: decode.Caches | None
-  pool: prefixes.Pool | None
+  pool: prefixes.PrefixPool | None
 
 
 def refill(
-    state: State, prefilled: Prefilled, requests: Lookup, count: Array,
-    extend: Callable[..., decode.Caches] | None = None) -> State:
+    state: DecodeState, prefilled: Prefilled, requests: Lookup, count: Array,
+    extend: Callable[..., decode.Caches] | None = None) -> DecodeState:
   """Stores the responses that ended and gives their slots new requests.
 
   Args:

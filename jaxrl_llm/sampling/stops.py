@@ -16,7 +16,7 @@ import numpy as np
 _TOGETHER = 4096  # tokens that are tabulated at a time
 
 
-class Texts(NamedTuple):
+class StopTexts(NamedTuple):
   """Automaton of the texts that end a response.
 
   Attributes:
@@ -44,7 +44,7 @@ class Stops(NamedTuple):
     texts: automaton of texts; None if there are none.
   """
   ids: tuple[int, ...]
-  texts: Texts | None = None
+  texts: StopTexts | None = None
 
 
 def automaton(texts: Sequence[bytes]) -> np.ndarray:
@@ -54,7 +54,7 @@ def automaton(texts: Sequence[bytes]) -> np.ndarray:
     texts: any number, none of them empty.
 
   Returns:
-    [states, 256] int32, state after a byte; see `Texts` for the states.
+    [states, 256] int32, state after a byte; see `StopTexts` for the states.
   """
   children, ends = [{}], set()  # of each beginning of a text, in a tree
   for text in texts:
@@ -67,7 +67,7 @@ def automaton(texts: Sequence[bytes]) -> np.ndarray:
     ends.add(node)
   done = len(children)
   after = np.zeros((done + 1, 256), np.int32)
-  after[done] = done  # what follows a complete text changes nothing
+  after[done] = done  # tokens after a complete text change nothing
   queue = [(0, None)]  # nodes, with their longest own end that is a node
   for node, shorter in queue:
     if shorter is not None:
@@ -86,7 +86,7 @@ def automaton(texts: Sequence[bytes]) -> np.ndarray:
   return number[after[[*kept, done]]]
 
 
-def tabulate(texts: Sequence[bytes], pieces: Sequence[bytes]) -> Texts:
+def tabulate(texts: Sequence[bytes], pieces: Sequence[bytes]) -> StopTexts:
   """Makes the automaton's table over tokens.
 
   Args:
@@ -110,4 +110,5 @@ def tabulate(texts: Sequence[bytes], pieces: Sequence[bytes]) -> Texts:
     different, inverse = np.unique(state, axis=0, return_inverse=True)
     number = [rows.setdefault(row.tobytes(), len(rows)) for row in different]
     kind[first:first + _TOGETHER] = np.array(number)[inverse.reshape(-1)]
-  return Texts(kind, np.stack([np.frombuffer(row, np.int32) for row in rows]))
+  return StopTexts(
+      kind, np.stack([np.frombuffer(row, np.int32) for row in rows]))

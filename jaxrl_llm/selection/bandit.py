@@ -5,14 +5,15 @@ Verifiable Rewards", arXiv:2602.08499. An arm is a rollout, with ten features
 (Table 1). A small MLP predicts the reward of training on it. Rows with the best
 scores are picked, or the newest ones with probability epsilon (Eqs. 8 and 9).
 After the next rollouts the gain of the round is known; dispatched by
-|advantage| (Eqs. 10 and 11), it is what the MLP is trained to predict (Eq. 7).
+|advantage| (Eqs. 10 and 11), the MLP is trained to predict it (Eq. 7).
 
 All functions are pure. States are NumPy arrays and numbers of fixed shapes.
 Axis letters: M arms, K picks, F features.
 """
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple, Sequence
+from typing import Annotated, Any, NamedTuple, Sequence
 
 from flax import linen as nn
 import jax
@@ -122,11 +123,18 @@ class Mlp(nn.Module):
     return nn.Dense(1, precision=exact)(x)[..., 0]
 
 
-class Network(NamedTuple):
-  """Sizes of the MLP, see `Mlp`, and eta_2, the learning rate of Adam."""
-  width: int = 64
-  layers: int = 2
-  learning_rate: float = 1e-4
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """Sizes of the MLP, see `Mlp`, and eta_2, the learning rate of Adam.
+
+  Attributes:
+    learning_rate: learning rate of the scheduler, which scores the responses.
+    width: width of the scheduler's hidden layers.
+    layers: number of the scheduler's hidden layers.
+  """
+  learning_rate: Annotated[float, '[0, inf)'] = 1e-4
+  width: Annotated[int, '[1, inf)'] = 64
+  layers: Annotated[int, '[0, inf)'] = 2
 
   @property
   def mlp(self) -> Mlp:
@@ -328,13 +336,13 @@ class Gain(NamedTuple):
   variance: float = 0.0
 
 
-class Reward(NamedTuple):
+class BanditReward(NamedTuple):
   """Reward of a round: `total` = `gain` - `entropy_penalty`.
 
   Attributes:
     gain: squeezed dV, or dV itself.
     entropy_penalty: w_e 1[E_t > e_min] (E_{t+1} - E_t).
-    total: what is dispatched to the rows.
+    total: the reward that the rows receive.
   """
   gain: float
   entropy_penalty: float
@@ -344,7 +352,7 @@ class Reward(NamedTuple):
 def reward(
     averages: Gain, value: tuple[float, float], entropy: tuple[float, float], *,
     alpha: float, entropy_weight: float, entropy_min: float,
-    ablate: str = 'none') -> tuple[Gain, Reward]:
+    ablate: str = 'none') -> tuple[Gain, BanditReward]:
   """Computes the reward of a round, after Eq. 10.
 
   mu and sigma include dV itself: with D = dV - mu, sigma >= alpha D^2, so that
@@ -374,7 +382,7 @@ def reward(
   penalty = 0.0
   if ablate != 'no_entropy' and entropy[0] > entropy_min:
     penalty = entropy_weight * (entropy[1] - entropy[0])
-  return Gain(float(mean), float(variance)), Reward(
+  return Gain(float(mean), float(variance)), BanditReward(
       float(gain), float(penalty), float(gain - penalty))
 
 

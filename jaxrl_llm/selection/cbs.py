@@ -13,6 +13,16 @@ without an update is not judged, and a wave without a valid probe row leaves
 rounds waiting for the next one. With `actor.lag` a probe arrives some waves
 after it was sampled. Where another model writes the rollouts, V and E are that
 model's.
+
+Metrics:
+  cbs/gain [gain]: of mean reward after the rounds that were judged, squeezed to
+    0 to 1 (Eq. 10)
+  cbs/entropy_penalty [gain]: for a rise of the entropy (Eq. 10)
+  cbs/reward [gain]: their difference, which the scheduler learns
+  cbs/loss [gain squared]: mean squared error of the scheduler
+  cbs/epsilon [probability]: of a newest row in place of the best
+  cbs/correlation/<feature> [correlation]: Pearson's, of score and feature (Fig.
+    9)
 """
 
 import dataclasses
@@ -46,7 +56,7 @@ class Pending(NamedTuple):
 
 
 class Measured(NamedTuple):
-  """Measurements of a wave, for the metrics; NaN for what did not happen.
+  """Measurements of a wave, for the metrics; NaN for missing events.
 
   Attributes:
     reward: of the rounds that were judged.
@@ -54,13 +64,13 @@ class Measured(NamedTuple):
     epsilon: of the latest round.
     correlations: [F] of the scores and features of the latest round.
   """
-  reward: bandit.Reward
+  reward: bandit.BanditReward
   loss: float
   epsilon: float
   correlations: np.ndarray
 
 
-class State(NamedTuple):
+class CbsState(NamedTuple):
   """State of the selection.
 
   Attributes:
@@ -98,12 +108,12 @@ class _Cbs:
   share: int | None
   network: bandit.Network
   epsilon: Callable[[int], float]
-  reward: Callable[..., tuple[bandit.Gain, bandit.Reward]]
+  reward: Callable[..., tuple[bandit.Gain, bandit.BanditReward]]
 
-  def init(self, key: Sequence[int]) -> State:
+  def init(self, key: Sequence[int]) -> CbsState:
     """Returns the state before the first wave."""
     waiting = (self.sizes.lag + 1) * self.sizes.rounds
-    return State(
+    return CbsState(
         waves=0, rounds=0, scheduler=bandit.init(self.network, key),
         averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
         pending=Pending(
@@ -112,7 +122,7 @@ class _Cbs:
             np.zeros((waiting, self.rows), np.float32)),
         measured=_nothing())
 
-  def feedback(self, state: State, probe: Probe) -> State:
+  def feedback(self, state: CbsState, probe: Probe) -> CbsState:
     """Judges the rounds before the probe, and trains the scheduler on them."""
     sampled = state.waves - self.sizes.lag  # wave that this probe is of
     state = state._replace(waves=state.waves + 1, measured=_nothing())
@@ -139,8 +149,8 @@ class _Cbs:
             reward=reward, loss=float(np.mean(losses))))
 
   def select(
-      self, state: State, table: Table, batch: np.ndarray,
-      key: Sequence[int]) -> tuple[State, np.ndarray]:
+      self, state: CbsState, table: Table, batch: np.ndarray,
+      key: Sequence[int]) -> tuple[CbsState, np.ndarray]:
     """Picks the rows of a round, and notes them until they are judged."""
     del batch  # the rows of the latest round
     there = oldest_first(
@@ -192,13 +202,13 @@ class _Cbs:
             rng.permutation(end - start))
         for i, (start, end) in enumerate(zip(bounds[:-1], bounds[1:])))])
 
-  def holds(self, state: State, table: Table) -> np.ndarray:
+  def holds(self, state: CbsState, table: Table) -> np.ndarray:
     """Returns [C] bool, rows that a later round may pick."""
     return buffered(table, state.rounds, self.rounds - 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(bandit.Network):
   """Hyperparameters of the selection.
 
   Attributes:
@@ -208,9 +218,6 @@ class Options:
     keep: share of the responses to train on, rounded down, with
       scope=intra_group.
     pool: with scope=intra_group, pick that share of all groups together.
-    learning_rate: learning rate of the scheduler, which scores the responses.
-    width: width of the scheduler's hidden layers.
-    layers: number of the scheduler's hidden layers.
     warmup: batches at the start that train on the newest responses.
     epsilon: probability of the newest response in place of the best one, at the
       start.
@@ -229,9 +236,6 @@ class Options:
   rounds: _Count = 2
   keep: Annotated[float, '(0, 1]'] = 0.3
   pool: bool = False
-  learning_rate: _Positive = 1e-4
-  width: _Count = 64
-  layers: Annotated[int, '[0, inf)'] = 2
   warmup: Annotated[int, '[0, inf)'] = 50
   epsilon: _Share = 1.0
   epsilon_decay: _Positive = 0.008
@@ -259,8 +263,7 @@ def create(sizes: RunSizes, options: Options) -> Selection:
       sizes, 'cbs', scope=options.scope, rounds=options.rounds,
       keep=options.keep, pool=options.pool)
   cbs = _Cbs(
-      sizes, *scope,
-      bandit.Network(options.width, options.layers, options.learning_rate),
+      sizes, *scope, options,
       epsilon=functools.partial(
           bandit.epsilon, warmup=options.warmup, start=options.epsilon,
           decay=options.epsilon_decay, least=options.epsilon_min),
@@ -274,26 +277,14 @@ def create(sizes: RunSizes, options: Options) -> Selection:
       rows=scope.rows, stale=scope.rounds > 1, metrics=metrics)
 
 
-METRICS = {
-    'cbs/gain': ('gain', 'of mean reward after the rounds that were judged, '
-                 'squeezed to 0 to 1 (Eq. 10)'),
-    'cbs/entropy_penalty': ('gain', 'for a rise of the entropy (Eq. 10)'),
-    'cbs/reward': ('gain', 'their difference, which the scheduler learns'),
-    'cbs/loss': ('gain squared', 'mean squared error of the scheduler'),
-    'cbs/epsilon': ('probability', 'of a newest row in place of the best'),
-    'cbs/correlation/<feature>': (
-        'correlation', "Pearson's, of score and feature (Fig. 9)"),
-}
-
-
-def metrics(state: State) -> dict[str, float]:
-  """Returns the metrics of a wave; NaN for what did not happen in it.
+def metrics(state: CbsState) -> dict[str, float]:
+  """Returns the metrics of a wave; NaN for events that it did not have.
 
   Args:
     state: after its rounds.
 
   Returns:
-    METRICS.
+    The module's metrics.
   """
   found = state.measured
   row = {
@@ -309,7 +300,7 @@ def metrics(state: State) -> dict[str, float]:
 def _nothing() -> Measured:
   """Returns the measurements before a wave."""
   return Measured(
-      bandit.Reward(np.nan, np.nan, np.nan), np.nan, np.nan,
+      bandit.BanditReward(np.nan, np.nan, np.nan), np.nan, np.nan,
       np.full(len(bandit.FEATURES), np.nan))
 
 

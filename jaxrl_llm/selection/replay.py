@@ -61,7 +61,7 @@ def scope_of(
   return Scope(1, share, None) if pool else Scope(1, batch * share, share)
 
 
-class State(NamedTuple):
+class ReplayState(NamedTuple):
   """State of the selection.
 
   Attributes:
@@ -96,14 +96,14 @@ def _make(
 
   def select(state, table, batch, key):
     del batch
-    state = State(state.rounds + 1)
+    state = ReplayState(state.rounds + 1)
     there = oldest_first(table, buffered(table, state.rounds, rounds))
     picked = pick(table, there, np.random.default_rng(key))[:rows]
     return state, np.pad(
         picked, (0, rows - len(picked)), constant_values=-1)
 
   return Selection(
-      init=lambda key: State(0),
+      init=lambda key: ReplayState(0),
       feedback=lambda state, probe: state,
       select=select,
       holds=lambda state, table: buffered(table, state.rounds, rounds - 1),

@@ -42,7 +42,7 @@ def difference(
 
 
 def _fitting(length: int) -> int:
-  """Returns the least size that holds a message, or else the largest."""
+  """Returns the least size that holds a message; the largest if none does."""
   return next((size for size in _SIZES if size >= length), _SIZES[-1])
 
 

@@ -84,7 +84,7 @@ def trim_memory() -> None:
   """Returns kept memory to the system; does nothing without `keep_memory`.
 
   Call it once before the first use of much memory in one piece, such as that of
-  a program: it does not fit into what many smaller arrays have left.
+  a program: it does not fit into the gaps between many smaller arrays.
   """
   if 'most' in _kept:
     ctypes.CDLL(None).malloc_trim(0)

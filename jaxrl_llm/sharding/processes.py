@@ -1,4 +1,4 @@
-"""The processes of a run: who holds which rows, and what they tell each other.
+"""Processes of a run: the rows that each holds, and the values they exchange.
 
 Every process runs the same program. It samples, decodes and verifies the rows
 of its own data shards; rows are numbered alike everywhere, but their tokens are
@@ -203,7 +203,7 @@ def _row_gatherer(mesh: Mesh) -> Any:
   return jax.jit(lambda x: x, out_shardings=mesh_lib.rows(mesh))
 
 
-def make(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
+def make_processes(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
   """Makes the processes of a run.
 
   Args:

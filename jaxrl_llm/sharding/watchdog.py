@@ -264,7 +264,7 @@ def end_now(sentence: str, code: int = 1) -> None:
 
 
 def leave(code: int) -> None:
-  """Ends the process with what was printed, but without waiting for others."""
+  """Flushes the output and ends the process, without waiting for others."""
   for stream in (sys.stdout, sys.stderr):
     try:
       stream.flush()

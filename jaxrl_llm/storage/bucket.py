@@ -167,7 +167,7 @@ def _ended(owner: dict[str, Any]) -> bool:
 
 
 def _namespace() -> dict[str, str | None]:
-  """Returns what tells the processes of this system from those of others.
+  """Returns the names of this host, its boot and its process namespace.
 
   A container may have the name of its host, but not its processes.
   """
@@ -201,7 +201,7 @@ class Copy:
         self._done[local / name] = _state(local / name)
 
   def sync(self) -> bool:
-    """Copies what changed; returns False, after one warning, if it cannot."""
+    """Copies changed files; returns False, after one warning, if it cannot."""
     with self._lock:
       try:
         for path in sorted(self._local.rglob('*')):

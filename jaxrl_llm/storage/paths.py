@@ -90,7 +90,7 @@ def files() -> Any:
   """
   _require()
   import fsspec
-  # `explained` says what it logs.
+  # `explained` reports the same errors.
   logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
   # TensorStore and other hosts write objects too.
   fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
@@ -112,7 +112,7 @@ def _require() -> None:
 
 @contextlib.contextmanager
 def explained(path: Text) -> Iterator[None]:
-  """Turns what gcsfs raises for a path in a bucket into OSError, one sentence.
+  """Turns errors of gcsfs for a path in a bucket into OSError, one sentence.
 
   Errors of a path on disk pass.
   """
@@ -131,7 +131,7 @@ def explained(path: Text) -> Iterator[None]:
 
 
 def answered(path: Text, call: Callable[[], Any]) -> Any:
-  """Returns what a call to a bucket returns, within 15 seconds.
+  """Returns the result of a call to a bucket, within 15 seconds.
 
   Raises:
     OSError: it fails, or does not answer.

@@ -115,7 +115,7 @@ def check_shared(folder: paths.Path, channel: Any) -> None:
     channel: `processes.Channel`; all processes must call this.
 
   Raises:
-    ValueError: a process does not see what the first one writes.
+    ValueError: a process does not see the files that the first one writes.
   """
   if channel.count == 1:
     return

@@ -1,7 +1,7 @@
 """Tasks: problems, their prompts, and the verification of responses.
 
 A task is a function `create(tokenizer, options: Options) -> Task` with a
-dataclass of its options; `base.signature` says how a dataclass, or keywords in
+dataclass of its options; `base.declared` says how a dataclass, or keywords in
 its place, become fields of the config. One outside of this package is named in
 the config, `task.name=FILE.py:NAME` or `task.name=FILE.py` for a function
 `create`. To add one to the package, add such a file here and put its name into
@@ -14,6 +14,7 @@ import types
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
 from jaxrl_llm.base import own_code, plain
+from jaxrl_llm.base.declared import EVALUATION, SFT, WEIGHTS
 from jaxrl_llm.base.own_code import closest
 from jaxrl_llm.base.plug import plug, PlugField
 from jaxrl_llm.base.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ def _of_environment(
 
 PLUG_FIELD = PlugField(
     'task.name', TASKS, ('tokenizer',), prefix='task.',
+    affects=(WEIGHTS, SFT, EVALUATION),
     of_module=_of_environment)
 
 

@@ -100,7 +100,7 @@ class Options:
 
   def worded(self) -> templates.Template:
     """Returns the template."""
-    return templates.make(
+    return templates.make_template(
         self.template, FORMATS, markup=self.markup, system=self.system)
 
 

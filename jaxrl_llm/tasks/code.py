@@ -97,7 +97,7 @@ class Options:
 
   def worded(self) -> templates.Template:
     """Returns the template."""
-    return templates.make(
+    return templates.make_template(
         self.template, FORMATS, markup=self.markup, system=self.system)
 
 
@@ -261,7 +261,7 @@ class Code:
     """Returns the prompt of a problem."""
     if self.options.answer == 'completion':
       return templates.render(
-          templates.make('none'), checks.head or text, self.tokenizer)
+          templates.make_template('none'), checks.head or text, self.tokenizer)
     return templates.render(self.options.worded(), text, self.tokenizer)
 
   def submit(self, problem: Problem, text: str, truncated: bool):

@@ -85,7 +85,7 @@ class Played:
     if tokenizer is None:
       tokenizer = self._characters()
     self.tokenizer = tokenizer
-    self._template = templates.make(
+    self._template = templates.make_template(
         'none', system=options.system, markup=options.markup if (
             options.markup != 'auto') else in_chat(tokenizer))
     self.turns = Turns(

@@ -108,7 +108,7 @@ class Options:
 
   def worded(self) -> templates.Template:
     """Returns the template of problems without a wording of their own."""
-    return templates.make(
+    return templates.make_template(
         self.template, markup=self.markup, system=self.system)
 
   def template_of(
@@ -191,7 +191,7 @@ def _read(source: str, options: Options, tokenizer) -> list[_Located]:
 
 def _row(
     row: problem_files.Row, problem: str, answer: str,
-    options: Options) -> own_reward.Row:
+    options: Options) -> own_reward.ProblemRow:
   """Returns what the reward functions learn of a row.
 
   Args:
@@ -210,7 +210,7 @@ def _row(
   value, asked = rows.lookup(row, answer), rows.lookup(row, problem)
   rows.refuse_infinity(answer, value)
   has_text = isinstance(value, (str, numbers.Number))
-  return own_reward.Row(
+  return own_reward.ProblemRow(
       asked if isinstance(asked, list) else str(asked),
       references.reference(str(value)) if has_text else '', columns)
 

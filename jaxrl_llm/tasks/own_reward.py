@@ -47,7 +47,7 @@ GIVEN = ('prompts', 'completions', 'completion_ids', 'trainer_state',
          'log_metric', 'log_extra')
 
 
-class Row(NamedTuple):
+class ProblemRow(NamedTuple):
   """Fields of a problem that the reward functions receive; `Problem.info`.
 
   Attributes:
@@ -213,7 +213,7 @@ class Rewards:
     self._columns: dict[str, None] = {}
     self._loop: asyncio.AbstractEventLoop | None = None
 
-  def declare(self, rows: Iterable[Row]) -> None:
+  def declare(self, rows: Iterable[ProblemRow]) -> None:
     """Notes the columns of the problem files.
 
     Raises:
@@ -225,7 +225,7 @@ class Rewards:
       function.check(self._columns)
 
   def judge(
-      self, rows: Sequence[Row], completions: Sequence[str],
+      self, rows: Sequence[ProblemRow], completions: Sequence[str],
       facts: Facts) -> list[Verdict]:
     """Calls each function once.
 
@@ -259,7 +259,7 @@ class Rewards:
             for i, verdicts in enumerate(zip(*columns))]
 
   def _arguments(
-      self, rows: Sequence[Row], completions: Sequence[str],
+      self, rows: Sequence[ProblemRow], completions: Sequence[str],
       facts: Facts) -> dict[str, Any]:
     """Returns what all functions get."""
     names = dict.fromkeys(

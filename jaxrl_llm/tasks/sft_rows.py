@@ -42,7 +42,7 @@ class Example(NamedTuple):
   learned: np.ndarray
 
 
-class Limits(NamedTuple):
+class RowLimits(NamedTuple):
   """Limits of a row's tokens, and the choice of those that are learned.
 
   Attributes:
@@ -61,7 +61,8 @@ class Limits(NamedTuple):
 
 
 def read(
-    source: str, task: Any, limits: Limits) -> tuple[list[Example], list[int]]:
+    source: str, task: Any, limits: RowLimits,
+) -> tuple[list[Example], list[int]]:
   """Reads the rows of a file or data set.
 
   Args:
@@ -183,7 +184,7 @@ def _text_of(
     raise ValueError(f'{error} A row to learn has {_FORMS}.') from None
   chat = 'chat' if hasattr(task.tokenizer, 'chat') else 'none'
   template = options.template_of(field, asked) if (
-      hasattr(options, 'template_of')) else templates.make(
+      hasattr(options, 'template_of')) else templates.make_template(
           '{problem}', markup=chat)
   return templates.render(template, asked, task.tokenizer), solution, True
 
@@ -306,7 +307,7 @@ def _stop(task: Any) -> int:
 
 
 def fitted(
-    ids: np.ndarray, learned: np.ndarray, limits: Limits) -> Example | None:
+    ids: np.ndarray, learned: np.ndarray, limits: RowLimits) -> Example | None:
   """Returns the tokens of a row up to the last one that is learned.
 
   Args:

@@ -63,7 +63,7 @@ class Template(NamedTuple):
   system: str = ''
 
 
-def make(
+def make_template(
     name: str, formats: Mapping[str, str] = FORMATS, *, markup: str = 'auto',
     system: str = '') -> Template:
   """Makes a template.
@@ -102,7 +102,7 @@ def render(
   """Returns the prompt of a problem.
 
   Args:
-    template: of `make`.
+    template: of `make_template`.
     problem: the problem's text, or its messages.
     tokenizer: the model's tokeniser. The chat markup is its `chat(messages)`;
       other prompts have its `start` once at the beginning.
@@ -203,7 +203,7 @@ def warn_of_unknown_tokens(template: Template, tokenizer: Any) -> None:
   """Warns if the tokeniser splits a special token of a template into pieces.
 
   Args:
-    template: of `make`.
+    template: of `make_template`.
     tokenizer: the model's tokeniser.
   """
   if template.chat:  # the tokeniser's own
@@ -228,7 +228,7 @@ def stops(template: Template, tokenizer: Any) -> tuple[str, ...]:
   stop too, since it begins the next turn.
 
   Args:
-    template: of `make`.
+    template: of `make_template`.
     tokenizer: the model's tokeniser; see `tokenizer.Tokenizer`.
 
   Returns:

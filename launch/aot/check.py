@@ -18,9 +18,9 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.host import (
   arguments,
+  batches,
   fit,
   programs,
-  rounds,
   sft_data,
   stages,
 )
@@ -173,9 +173,9 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
       config.mesh.learner_tensor)
   actor = config_lib.actor_model(config)
   make = functools.partial(
-      programs.make, model=config_lib.model_config(config), mesh=mesh,
-      stops=Stops(_STOP_IDS), stages=stages.make(config),
-      actor=actor and programs.Source(config_lib.of_actor(config), actor))
+      programs.make_programs, model=config_lib.model_config(config), mesh=mesh,
+      stops=Stops(_STOP_IDS), stages=stages.make_stages(config),
+      actor=actor and programs.PlayerSource(config_lib.of_actor(config), actor))
   try:
     return fit.fitted(
         make, config, topology.chip and topology.chip.memory)[0]
@@ -215,9 +215,10 @@ def run(config: ConfigDict, topology: chips.Topology,
       for name, result in compiled.items()]
   return Report(
       made.config, topology, made.mesh, made.learner_mesh,
-      made.writer.sampler.sampler.slots,
-      made.writer.sampler.requests_per_shard, phases,
-      made.writer.sampler.max_requests * config.max_response if config.steps
+      made.rollout_sampler.sampler.sampler.slots,
+      made.rollout_sampler.sampler.requests_per_shard, phases,
+      made.rollout_sampler.sampler.max_requests * config.max_response
+      if config.steps
       else config.sft.batch * sft_data.limits_of(config).max_response)
 
 
@@ -280,7 +281,8 @@ def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
   """Estimates the cost of one run of a program in a case, see CASES."""
   if measured:
     chip = chip._replace(bandwidth=chip.bandwidth * (
-        REACHED_IN_CHUNKS if made.writer.sampler.sampler.chunk else REACHED))
+        REACHED_IN_CHUNKS if made.rollout_sampler.sampler.sampler.chunk
+        else REACHED))
   mesh = made.learner_mesh if name in _OF_LEARNER else made.mesh
   return cost.estimate(text, cost.Machine(chip, mesh), _turns(
       made, name, mean), _chances(made, name, mean))
@@ -289,10 +291,9 @@ def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
 def _runs(made: programs.Programs, name: str) -> int:
   """Returns how often a program runs in a step, at most."""
   if name == 'update':
-    return programs.updates_per_step(made.config, made.stages)
+    return made.needs.updates_per_step
   if name == 'score':
-    return (programs.needs_old_logprobs(made.config, made.stages)
-            + programs.needs_anchor(made.config))
+    return made.needs.old_logprobs + made.needs.anchor
   return int(name != 'sft' or not made.config.steps)  # it is no part of one
 
 
@@ -300,7 +301,7 @@ def _rows(made: programs.Programs, name: str) -> int:
   """Returns the rows of 'score', 'update' or 'sft'."""
   if name == 'sft':
     return made.config.sft.batch
-  return rounds.minibatch_rows(made.config) if name == 'update' else (
+  return batches.minibatch_rows(made.config) if name == 'update' else (
       programs.scored_rows(made))
 
 
@@ -358,18 +359,19 @@ def _chances(
 def _turns(
     made: programs.Programs, name: str, mean: float = 1.0) -> dict[str, float]:
   """Returns the iterations of data-dependent loops; see `_lengths`."""
-  config, sampler = made.config, made.writer.sampler.sampler
+  config, sampler = made.config, made.rollout_sampler.sampler.sampler
   if name in _OF_LEARNER:
     plan, full = _plan(made, name, mean), _plan(made, name, 1.0)
     # Shorter lists are another program, of as much less arithmetic.
     return dict(microbatches=int(plan.count)
                 * plan.sizes.columns / full.sizes.columns)
-  requests = made.writer.sampler.requests_per_shard
+  requests = made.rollout_sampler.sampler.requests_per_shard
   steps, chunks = _decoding(
       _lengths(made, requests, mean), sampler.slots, sampler.chunk or 1)
   refills = -(-steps // sampler.steps_per_refill)
   prefills = -(
-      -made.writer.sampler.prompts_per_shard // sampler.prefill_prompts)
+      -made.rollout_sampler.sampler.prompts_per_shard
+      // sampler.prefill_prompts)
   chunk = sampler.chunk or 1
   prompt = -(-config.max_prompt // chunk)
   in_use = _prompts_in_use(made)
@@ -377,7 +379,7 @@ def _turns(
     chunks += prompt
   return dict(
       prefixes=in_use * prompt,
-      new_prompt=made.writer.sampler.prompts_per_shard / requests,
+      new_prompt=made.rollout_sampler.sampler.prompts_per_shard / requests,
       prefills=prefills, serve=refills / prefills,
       decode=sampler.steps_per_refill, refill=requests / refills,
       chunks=chunks, continued=0, unfinished=0)
@@ -412,7 +414,7 @@ def _prompts_in_use(made: programs.Programs) -> float:
   All responses are full, so slots serve waves of adjacent requests. Groups have
   equal sizes, and the shard is the one with the most prompts.
   """
-  sampler = made.writer.sampler
+  sampler = made.rollout_sampler.sampler
   size, slots = sampler.requests_per_shard, sampler.sampler.slots
   group = -(-sampler.max_requests // sampler.max_prompts)
   first = np.arange(0, sampler.max_requests, size)[:, None] + np.arange(
@@ -428,7 +430,7 @@ def _model_flops(made: programs.Programs, name: str) -> float:
 
   A prompt counts once for all of its responses.
   """
-  config, sampler = made.config, made.writer.sampler
+  config, sampler = made.config, made.rollout_sampler.sampler
   rows = sampler.max_requests
   if name == 'update':
     rows = made.stages.selection.rows * made.stages.curriculum.max_rounds
@@ -442,12 +444,13 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     return (2 if config_lib.sft_of_lora(config) else 3) * flops.sample(
         made.model, prompt, prompt, np.full(rows, limits.max_response))
   if name == 'sample':
-    return forward(made.players[made.writer.player], sampler.max_prompts)
+    return forward(
+        made.players[made.rollout_sampler.player], sampler.max_prompts)
   total = 0.0
   for number, player in enumerate(made.players):
     runs = dict(
-        score=programs.needs_old_logprobs(config, made.stages) + (
-            not number and programs.needs_anchor(config)),
+        score=made.needs.old_logprobs + (
+            not number and made.needs.anchor),
         # A backward pass is two, or one with LoRA.
         update=config.learner.epochs * (
             2 if not number and config.lora.rank else 3))

@@ -13,7 +13,6 @@ import collections
 import importlib.util
 import math
 import os
-import pathlib
 import re
 from typing import Any, NamedTuple, Sequence
 
@@ -125,15 +124,11 @@ def topology(name: str) -> Topology:
   if (family not in CHIPS or not _exists(CHIPS[family], shape)
       or not slices):
     raise ValueError(_unknown(name))
-  spec = importlib.util.find_spec('libtpu')
-  if spec is None:
+  if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
         "The TPU compiler is not installed: pip install 'jaxrl_llm[aot]' "
         'installs the libtpu version that fits this jax (only for Linux on '
         'x86-64).')
-  # As importing libtpu would, but that the package hides it from JAX.
-  os.environ.setdefault('TPU_LIBRARY_PATH', str(
-      pathlib.Path(spec.origin).with_name('libtpu.so')))
   # Makes libtpu work while another program holds its lock.
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'
   # Avoids its warnings on a host without a TPU, or where another user owns the

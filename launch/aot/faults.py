@@ -25,15 +25,15 @@ def find(text: str, made: programs.Programs) -> list[str]:
     SMALL. On a TPU, also for each quantised weight that is converted outside of
     the product with it: in the decode loop, or before it and read there.
   """
-  model, mesh = made.players[made.writer.player].model, made.mesh
+  model, mesh = made.players[made.rollout_sampler.player].model, made.mesh
   module = hlo.parse(text)
-  layers = made.writer.weights['layers']
+  layers = made.rollout_sampler.weights['layers']
   # At least the smallest matrix's part on a device, and more than the hidden
   # states of all slots, which collectives between products do move.
   much = max(
       model.width * model.kv_heads * model.head_dim * layers['k'].dtype.itemsize
       // mesh.shape['tensor'],
-      made.writer.sampler.sampler.slots * model.width
+      made.rollout_sampler.sampler.sampler.slots * model.width
       * np.dtype(model.dtype).itemsize + 1)
   cache = memory.caches(made)['decode cache'] // 2
   if cache < SMALL:
@@ -91,8 +91,8 @@ def _pool(made: programs.Programs) -> set[tuple[int, ...]]:
   There are none if these are SMALL. That of one layer is not among them: if all
   its columns are read at once, a slice of it may be made.
   """
-  sampler = made.writer.sampler.sampler
-  model = made.players[made.writer.player].model
+  sampler = made.rollout_sampler.sampler.sampler
+  model = made.players[made.rollout_sampler.player].model
   seats, chunk = memory.seats(made), sampler.chunk or 1
   two = model.head_dim, -(-made.config.max_prompt // chunk) * chunk
   lead = model.layers, seats, model.kv_heads // made.mesh.shape['tensor']
@@ -113,9 +113,10 @@ def _converted(made: programs.Programs) -> set[int]:
     return set()
   shapes = [
       x.sharding.shard_shape(x.shape)
-      for x in jax.tree.leaves(made.writer.weights) if x.dtype.itemsize == 1]
-  slots = made.writer.sampler.sampler.slots
-  model = made.players[made.writer.player].model
+      for x in jax.tree.leaves(made.rollout_sampler.weights)
+      if x.dtype.itemsize == 1]
+  slots = made.rollout_sampler.sampler.sampler.slots
+  model = made.players[made.rollout_sampler.player].model
   rows = {slots, slots * (model.experts_per_token or 1)}
   return {
       math.prod(part) for shape in shapes if not rows & {*shape}

@@ -44,7 +44,7 @@ def _made_anew(x: Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
   players = forward.Players.of(x.state)
   kept = dict(jax.tree_util.tree_leaves_with_path(
-      players.writer.params if players.actor or x.frozen is None
+      players.actor_or_policy.params if players.actor or x.frozen is None
       else x.frozen))
 
   def shared(path, now):
@@ -62,8 +62,8 @@ def caches(made: programs.Programs) -> dict[str, int]:
 
   Prefixes are those of a prefill and, if slots share them, those of the pool.
   """
-  config, sampler = made.config, made.writer.sampler.sampler
-  model = made.players[made.writer.player].model
+  config, sampler = made.config, made.rollout_sampler.sampler.sampler
+  model = made.players[made.rollout_sampler.player].model
   head = model.head_dim * np.dtype(model.dtype).itemsize
   if sampler.kv:
     head = model.head_dim * quantise.TYPES[sampler.kv].itemsize + 4  # its scale
@@ -81,7 +81,7 @@ def caches(made: programs.Programs) -> dict[str, int]:
 def seats(made: programs.Programs) -> int:
   """Returns the prompts that a shard's slots can share; 0 if they share none.
   """
-  sampler = made.writer.sampler
+  sampler = made.rollout_sampler.sampler
   if not sampler.sampler.share_prompts:
     return 0
   return min(sampler.sampler.slots, sampler.prompts_per_shard)

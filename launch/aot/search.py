@@ -5,7 +5,7 @@ from typing import Callable, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import rounds, stages
+from jaxrl_llm.host import batches, stages
 from jaxrl_llm.launch.aot import check, chips, report
 
 
@@ -33,9 +33,9 @@ def largest(
         'slice of TPUs.')
   # Without its memory, for sizes that do not depend on it.
   made = check.build(config, topology._replace(chip=None))
-  requests = made.writer.sampler.requests_per_shard
+  requests = made.rollout_sampler.sampler.requests_per_shard
   one = config.max_prompt + config.max_response
-  rows = rounds.minibatch_rows(config) // sharding.data_shards(
+  rows = batches.minibatch_rows(config) // sharding.data_shards(
       made.learner_mesh)
   sizes = [one * n for n in range(1, rows + 1)]
   slots = sorted({-(-requests // n) for n in range(1, requests + 1)})

@@ -53,7 +53,8 @@ try:
       forks()
     several = own_reward.Rewards(['mine:reward', 'mine:later'])
     found = several.judge(
-        [own_reward.Row('p', '', {})] * 2, 'tt', rewards.Facts([[1]] * 2))
+        [own_reward.ProblemRow('p', '', {})] * 2, 'tt',
+        rewards.Facts([[1]] * 2))
     assert [v.reward for v in found] == [2.0] * 2, found
     forks()  # in no place of them
 finally:

@@ -38,10 +38,10 @@ def test_other_types(value):
 
 
 def test_values_by_step():
-  value = jax.jit(schedules.make('0:8,3:4,4:1'))
+  value = jax.jit(schedules.make_schedule('0:8,3:4,4:1'))
   got = [value(jnp.uint32(step)) for step in (0, 1, 2, 3, 4, 5, 10**6)]
   assert got == [8, 8, 8, 4, 1, 1, 1]
-  assert schedules.make(6)(jnp.int32(9)) == 6
+  assert schedules.make_schedule(6)(jnp.int32(9)) == 6
 
 
 @pytest.mark.parametrize('given, kept', [

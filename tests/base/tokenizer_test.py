@@ -1,6 +1,7 @@
 """Tests of the tokenisers: text to ids and back."""
 
 import json
+import os
 import pathlib
 import types
 
@@ -11,6 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import transformers
 
+from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import (
   characters,
   CharTokenizer,
@@ -552,3 +554,13 @@ def test_a_template_that_removes_reasoning_of_earlier_turns(tmp_path):
       '<|end|>\n<|tool|>\n5<|end|>\n<|assistant|>\n')
   with pytest.raises(ValueError, match='changes earlier turns'):
     tok.next_turn('why?')
+
+
+def test_transformers_does_not_speak_of_pytorch(monkeypatch):
+  """Its word is the user's, where it is set."""
+  name = 'TRANSFORMERS_NO_ADVISORY_WARNINGS'
+  monkeypatch.setenv(name, '0')
+  assert tokenizer_lib.transformers().__name__ == 'transformers'
+  assert os.environ.pop(name) == '0'
+  tokenizer_lib.transformers()
+  assert os.environ[name] == '1'

@@ -10,9 +10,9 @@ from typing import Annotated
 import pytest
 
 from jaxrl_llm import config
+from jaxrl_llm.config import plugs
 from jaxrl_llm.config import table as table_lib
 from jaxrl_llm.models.config import PRESETS, RopeScaling
-from jaxrl_llm.plugs import plug_fields
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -333,7 +333,7 @@ def test_a_new_task_brings_its_own_options(file, monkeypatch):
         over all of them.
     """
 
-  monkeypatch.setitem(plug_fields.known('task.name'), 'sums', sums)
+  monkeypatch.setitem(plugs.known('task.name'), 'sums', sums)
   # The file's task.seed is Countdown's, so it goes with Countdown.
   c = config.load(file, {'task.digits': '3', 'task': 'sums'})
   assert c.task.to_dict() == {'name': 'sums', 'digits': 3, 'share': 0.5}

@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from jaxrl_llm import config, evaluate, export
-from jaxrl_llm.config import field as field_lib
-from jaxrl_llm.config import help
+from jaxrl_llm.base.declared import Field
+from jaxrl_llm.config import help, plugs
 from jaxrl_llm.config import table as table_lib
+from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.launch import compile_check, run
 from jaxrl_llm.models.config import PRESETS
-from jaxrl_llm.plugs import PLUG_FIELDS, plug_fields
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / 'configs/countdown.py')
@@ -70,8 +70,8 @@ def every_field():
   found = [*table_lib.table({'actor.model.preset': 'tiny',
                              'off_policy': 'jackpot'}).values()]
   for by in PLUG_FIELDS:
-    for name in plug_fields.known(by):
-      found += table_lib.hyperparameter_fields(by, name).values()
+    for name in plugs.known(by):
+      found += table_lib.hyperparameters(by, name).values()
   return {field.name: field for field in found}
 
 
@@ -84,7 +84,7 @@ def test_each_field_has_one_group():
   counts = collections.Counter(map(help.group_of, every_field().values()))
   assert counts.keys() == help.GROUPS.keys() and min(counts.values()) >= 4
   with pytest.raises(ValueError, match='No group .* has neu'):
-    help.group_of(field_lib.Field('neu', 1, 'new'))
+    help.group_of(Field('neu', 1, 'new', int))
 
 
 def test_help_is_short_and_names_the_rest(capsys):

@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl_llm
 from jaxrl_llm import config
-from jaxrl_llm.config import foreign, names
+from jaxrl_llm.config import names
 from jaxrl_llm.config.table import table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ def test_a_former_name_leads_to_the_new_one(name, said):
 
 
 def rows():
-  for library, found in foreign.NAMES.items():
+  for library, found in names.libraries().items():
     for row in found:
       yield pytest.param(library, row, id=f'{library}-{row.names[0]}')
 
@@ -172,7 +172,7 @@ def test_our_names_are_fields_and_choices(library, row):
 
 
 def test_each_library_has_a_name_once():
-  for library, found in foreign.NAMES.items():
+  for library, found in names.libraries().items():
     every = [name for row in found for name in row.names]
     assert len(every) == len({*every}) > 60, library
 
@@ -224,17 +224,39 @@ def test_a_name_is_answered_wherever_a_field_is_expected(tmp_path):
     config.split(['--steps=8'])
 
 
-def of_file(path, name):
-  spec = importlib.util.spec_from_file_location(name, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+def test_the_answers_are_read_from_the_page():
+  page = PAGE.read_text()
+  assert [*names.read(page)] == ['TRL', 'verl', 'OpenRLHF']
+  assert names.read(page) == names.libraries()
+  rows = sum(map(len, names.libraries().values()))
+  # Each row is shown in a table: a blank line would end it.
+  assert page.count('\n| `') == rows
+  assert page.count('|\n| `') == rows and page.count('|\n\n') == 2
 
 
-def test_the_page_has_the_tables():
-  page, program = PAGE.read_text(), of_file(ROOT / 'docs/names.py', 'page')
-  assert program.written(page) == page, 'run python docs/names.py'
-  assert page.count('\n| `') == sum(map(len, foreign.NAMES.values()))
+@pytest.mark.parametrize('row', [
+    '| `n` | `seed` |', '| n | `seed` | a note |', '| `n` |  | a note |',
+    '| `n`, | `seed` | a note |', '| `n` | `seed`, - | a note |',
+    '| `n` | `seed` | a | b |', '| `n` | `seed` | a note', '| `n | - | |',
+    '`n` | `seed` | a note |', '| | `seed` | a note |', 'n: seed'])
+def test_a_malformed_row_is_named(row):
+  page = ('# A page\n\n| not | a row |\n\n## Names of X\n\n'
+          '| X | jaxrl_llm | what differs |\n|---|---|---|\n{}\n\n'
+          '## Other\n\ntext')
+  right = page.format('| `a`, `b.*` | `c`, `d=e` |  |\n| `f`|-|see `g`  |')
+  assert names.read(right) == {'X': [
+      (('a', 'b.*'), ('c', 'd=e'), ''), (('f',), (), 'see `g`')]}
+  with pytest.raises(ValueError, match='line 10: write a row as'):
+    names.read(page.format(f'| `a` | - |  |\n{row}'))
+
+
+def test_the_page_is_read_only_for_an_answer():
+  """A run whose names are all right does not read it."""
+  names.libraries.cache_clear()
+  config.load(f'{ROOT}/configs/countdown.py', {'seed': 1})
+  assert not names.libraries.cache_info().currsize
+  answer('num_generations')
+  assert names.libraries.cache_info().currsize
 
 
 def test_the_pages_scripts_say_what_they_do(monkeypatch):

@@ -1,19 +1,20 @@
 """Tests of the table of fields: defaults, meanings, choices and effects."""
 
+import ast
 import dataclasses
 import pathlib
 import re
 
 import pytest
 
-from jaxrl_llm import config, plugs
-from jaxrl_llm.config import field as field_lib
-from jaxrl_llm.config import fields, values
+from jaxrl_llm import config
+from jaxrl_llm.base import declared
+from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config import table as table_lib
-from jaxrl_llm.learner import rejection
+from jaxrl_llm.config.sections import SECTIONS
 from jaxrl_llm.models import attention, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
-from jaxrl_llm.ops import kl, pkpo, policy_losses, quantise
+from jaxrl_llm.ops import kl, obrs, pkpo, policy_losses, quantise
 from jaxrl_llm.selection import bandit
 from jaxrl_llm.tasks import math
 
@@ -33,8 +34,6 @@ def test_base_is_the_table_valid_and_locked():
 
 
 def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
-  rows = [field.name for field in fields.FIELDS]
-  assert len(rows) == len(set(rows))
   table = table_lib.table()
   for field in everything().values():
     # Besides a list of all choices.
@@ -57,12 +56,13 @@ REGISTRIES = {
     'sampling.kv': quantise.TYPES,
     'cbs.ablate': bandit.ABLATIONS,
     'task.judge': math.JUDGES,
-    **{f'jackpot.{name}': known for name, known in rejection.CHOICES.items()},
+    'jackpot.target': obrs.TARGETS,
 }
 UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
     'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take',
-    'task.markup', 'sft.turns', 'sft.too_long', 'sft.schedule')
+    'task.markup', 'sft.turns', 'sft.too_long', 'sft.schedule',
+    'jackpot.mask', 'jackpot.z', 'jackpot.alpha', 'jackpot.denominator')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
@@ -113,7 +113,7 @@ def test_every_choice_is_explained_and_accepted(name):
 def test_every_field_says_what_it_affects():
   table = everything() | table_lib.table()
   affects = {name: {*field.affects} for name, field in table.items()}
-  assert all(found <= {*field_lib.AFFECTS} for found in affects.values())
+  assert all(found <= {*declared.AFFECTS} for found in affects.values())
   # What a run writes, and where it runs, may change at any time.
   for name in ('workdir', 'mesh.fsdp', 'eval.k', 'log.every', 'sampling.slots',
                'sft.cache', 'checkpoint.keep', 'compilation_cache'):
@@ -129,6 +129,36 @@ def test_every_field_says_what_it_affects():
   # A problem that is evaluated is the same, however many there are.
   assert affects['task.train'] == {'weights', 'sft'}
   assert everything()['task.workers'].affects == ()
+
+
+def test_a_field_is_declared_once():
+  """No class has two fields of a section again, unless it inherits them.
+
+  One alone may be another thing of the same name, as an array is. The sections
+  left out hold numbers of the host, whose names are common words; `ops` has
+  parameters of equations.
+  """
+  sections = {}
+  for section in SECTIONS:
+    sections.setdefault(section.name, set()).update(
+        field.name for field in dataclasses.fields(section.declared))
+  declarations = {cls.__name__ for section in SECTIONS
+                  for cls in section.declared.__mro__}
+  seen = 0
+  for path in (ROOT / 'jaxrl_llm').rglob('*.py'):
+    if path.parent.name == 'ops':
+      continue
+    for node in ast.walk(ast.parse(path.read_text())):
+      if not isinstance(node, ast.ClassDef) or node.name in declarations:
+        continue
+      own = {line.target.id for line in node.body
+             if isinstance(line, ast.AnnAssign)
+             and 'Array' not in ast.unparse(line.annotation)}
+      seen += bool(own)
+      for name in sections.keys() - {'', 'task', 'sft', 'eval', 'log'}:
+        again = own & sections[name]
+        assert len(again) < 2, f'{path}: {node.name} declares {again} again'
+  assert seen > 100
 
 
 def test_model_fields_are_those_of_the_model():

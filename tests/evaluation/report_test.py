@@ -6,13 +6,13 @@ import math
 from rich.console import Console
 
 from jaxrl_llm.evaluation import report
-from jaxrl_llm.evaluation.responses import Kept
+from jaxrl_llm.evaluation.responses import ResponseRecord
 
-R = Kept(1.0, 'correct', True, '7', 10, False)
-W = Kept(0.0, 'wrong', True, '8', 20, True)
-S = Kept(0.0, 'no_answer', True, '', 30, True)
-T = Kept(0.0, 'timeout', False, '', 40, False)
-E = Kept(0.0, 'error', False, '', 40, False)
+R = ResponseRecord(1.0, 'correct', True, '7', 10, False)
+W = ResponseRecord(0.0, 'wrong', True, '8', 20, True)
+S = ResponseRecord(0.0, 'no_answer', True, '', 30, True)
+T = ResponseRecord(0.0, 'timeout', False, '', 40, False)
+E = ResponseRecord(0.0, 'error', False, '', 40, False)
 
 A = [[R, R, W, S], [W, W, W, S], [R, R, R, T]]
 B = [[S, S, R._replace(answer=''), S]]

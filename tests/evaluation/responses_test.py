@@ -43,7 +43,7 @@ def collect(
   parts = tiny.changed(watched.parts, **changes)
   _, _, weights = tiny.begin(parts)
   got = responses.collect(
-      path, parts, responses.Source(
+      path, parts, responses.ResponseSource(
           weights, parts.sampling(), heldout.NOISE),
       sets or {name: load(name) for name in FILES}, samples=samples,
       display=display or progress.Display('', show=False))
@@ -102,8 +102,8 @@ def test_each_response_is_what_it_is_by_itself(watched, whole):
       assert row['reward'] == len(text) % 2
       assert row['verdict'] == ('odd' if len(text) % 2 else 'even')
       assert row['detail'] == f'{name} {one.truncated[0]}'
-    assert kept_row == responses.Kept(
-        *(row[name] for name in responses.Kept._fields[:-1]))
+    assert kept_row == responses.ResponseRecord(
+        *(row[name] for name in responses.ResponseRecord._fields[:-1]))
   assert {r['valid'] for r in rows} == {r['truncated'] for r in rows} == {
       True, False}
 

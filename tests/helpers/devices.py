@@ -47,7 +47,8 @@ needs_libtpu = pytest.mark.skipif(
 
 _SERVER = multiprocessing.get_context('forkserver')
 _SERVER.set_forkserver_preload(
-    ['tests.helpers.devices', 'jaxrl_llm.train', 'jaxrl_llm.launch.aot.check'])
+    ['tests.helpers.devices', 'jaxrl_llm.jobs.train',
+     'jaxrl_llm.launch.aot.check'])
 # JAX warns of every fork; the server forks before JAX has threads.
 warnings.filterwarnings('ignore', r'os\.fork\(\) was called')
 

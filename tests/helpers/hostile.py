@@ -24,7 +24,7 @@ TESTS = sandbox.Suite((
     "assert add('a', 'b') == 'ab'", 'assert add(10**20, 1) == 10**20 + 1',
     'assert add(0.5, 0.25) == 0.75'), entries=('add',))
 GOOD = 'def add(a, b):\n  return a + b\n'
-LIMITS = sandbox.Limits(seconds=1, wall=6)
+LIMITS = sandbox.ProgramLimits(seconds=1, wall=6)
 
 
 @dataclasses.dataclass(frozen=True)

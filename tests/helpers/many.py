@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from jaxrl_llm import train
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.learner import optimizer
 from jaxrl_llm.selection import bandit
 from jaxrl_llm.tasks import countdown
@@ -114,7 +115,7 @@ def fill_the_disk(first: int, last: int) -> None:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     return take(parts, state, *rest)
 
-  train.take_step = step
+  loop.take_step = step
 
 
 def main() -> None:

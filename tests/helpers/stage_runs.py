@@ -129,7 +129,7 @@ def _logprobs(params, batch):
 
 
 def score(params, batch, plan, loss, frozen=None):
-  """Stands for `Learner.score`; a plan has no effect."""
+  """Stands for `LearnerPrograms.score`; a plan has no effect."""
   del plan, loss, frozen
   return _score(params, batch)
 
@@ -139,9 +139,9 @@ def _score(params, batch):
   return Scores(_logprobs(params, batch))
 
 
-def update(state, batch, plan, loss, frozen=None, writer=None):
-  """Stands for `Learner.update`: parameters move by what the rows say."""
-  del plan, loss, frozen, writer
+def update(state, batch, plan, loss, frozen=None, behaviour_params=None):
+  """Stands for `LearnerPrograms.update`: parameters move by the rows' facts."""
+  del plan, loss, frozen, behaviour_params
   return _update(state, batch)
 
 

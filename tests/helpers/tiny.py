@@ -17,6 +17,7 @@ from jaxrl_llm.base import phases
 from jaxrl_llm.host import build, choices, stages
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -120,11 +121,11 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
             if name in theirs}
   first, *others = parts.programs.players
   theirs['players'] = first._replace(**player), *others
-  if not parts.programs.writer.player:
-    theirs['writer'] = parts.programs.writer._replace(**{
+  if not parts.programs.rollout_sampler.player:
+    theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(**{
         name: getattr(player['policy'], name)
         for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
-  theirs.setdefault('stages', stages.make(
+  theirs.setdefault('stages', stages.make_stages(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('user_config', fields.get('config', parts.user_config))
   return parts._replace(
@@ -153,7 +154,7 @@ def compiled_by_step(patch: Any) -> tuple[list[str], list[int]]:
     known.append(len(names))
     return out
 
-  patch.setattr(train, 'take_step', counted)
+  patch.setattr(loop, 'take_step', counted)
   return names, known
 
 

@@ -21,7 +21,7 @@ def made(**fields):
   if fields['selection'] != 'replay':
     fields.pop('replay__rounds')
   config = tiny.load(**fields)
-  return config, stages.make(config, 40)
+  return config, stages.make_stages(config, 40)
 
 
 @pytest.mark.parametrize('valid', [True, False])
@@ -143,6 +143,7 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   config, parts = made(advantage=advantage)
   with config.unlocked():
     config.task.reward = 'a.py:f', 'a.py:g'
+  parts = stages.make_stages(config)
   ask, responses, judged = wave(config)
   separate = np.random.default_rng(0).random((2, 9))
   separate[1, 3] = np.nan  # one that does not count

@@ -45,7 +45,7 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
     config = tiny.load(
         prompts_per_step=prompts_per_step, samples_per_prompt=group,
         advantage='reinforce')
-    curriculum = stages.make(config).curriculum
+    curriculum = stages.make_stages(config).curriculum
     made = programs.make_sampler(
         config, mesh, None, Stops(()), curriculum)
     sample = rollout.host_sampler(made, mesh)
@@ -162,7 +162,8 @@ def test_static_choices_of_an_actor_are_the_configs():
       actor__distill_top_k=3, actor__kl_target=.1)
   jackpot = dict(off_policy='jackpot', jackpot__c1=4)
   assert choices.learner_config(tiny.load(**fields)).actor == actor.Training(
-      ppo=False, distill=.5, top_k=3, controlled=True, importance='none')
+      ppo=False, distill=.5, distill_top_k=3, controlled=True,
+      importance='none')
   clips = dict(clip_low=np.float32(.2), clip_high=np.float32(.2))
   for more, kind, numbers in (
       (jackpot, 'tis', dict(cap=4)),
@@ -181,9 +182,9 @@ def test_static_choices_of_an_actor_are_the_configs():
     (dict(selection='replay', replay__rounds=2), False)])
 def test_whether_all_rows_of_a_group_are_in_an_update(
     monkeypatch, fields, whole):
-  seen, make = [], learner.make
+  seen, make = [], learner.make_learner
   monkeypatch.setattr(
-      learner, 'make', lambda model, cfg, *args, **kwargs: (
+      learner, 'make_learner', lambda model, cfg, *args, **kwargs: (
           seen.append(cfg.whole), make(model, cfg, *args, **kwargs))[1])
   build.parts(tiny.load(**fields))
   assert seen == [whole]
@@ -198,12 +199,13 @@ def test_whether_all_rows_of_a_group_are_in_an_update(
     (dict(selection='replay', replay__rounds=2), 24)])
 def test_the_learning_rate_counts_updates_over_its_horizon(
     fields, horizon, monkeypatch):
-  made, make = [], optimizer.make
+  made, make = [], optimizer.make_optimizer
   monkeypatch.setattr(
-      optimizer, 'make', lambda cfg: made.append(cfg) or make(cfg))
+      optimizer, 'make_optimizer',
+      lambda *args: made.append(args) or make(*args))
   build.parts(tiny.load(
       steps=12, optimizer__schedule='linear', **fields))
-  rate = make(made[0]).schedule
+  rate = make(*made[0]).schedule
   assert rate(0) > rate(horizon - 1) > rate(horizon) == 0
 
 

@@ -21,7 +21,7 @@ def estimate(training=True, mesh=(1, 1, 1), heldout=6, **fields):
   config = tiny.load('unused', **fields)
   found = memory.parts(
       config, config_lib.model_config(config),
-      dict(zip(('data', 'fsdp', 'tensor'), mesh)), stages.make(config),
+      dict(zip(('data', 'fsdp', 'tensor'), mesh)), stages.make_stages(config),
       heldout, training)
   return {part.name: part.bytes for part in found}
 
@@ -95,7 +95,7 @@ def test_arrays_of_the_host_count_where_the_host_computes(mesh):
 
   def check(mesh):
     memory.check(config, config_lib.model_config(config), mesh,
-                 stages.make(config), heldout=6)
+                 stages.make_stages(config), heldout=6)
 
   check(mesh('gpu', {'bytes_limit': 10 ** 9}))
   with pytest.raises(ValueError, match='are the rollouts of a step: lower'):

@@ -40,10 +40,10 @@ from tests.helpers import tiny
 def test_shapes_are_those_of_a_step(fields):
   config = tiny.load(**fields)
   parts = build.parts(config)
-  made = programs.make(
+  made = programs.make_programs(
       config, parts.programs.model, parts.programs.mesh,
-      Stops(parts.task.tokenizer.stop_ids), stages.make(config),
-      actor=programs.Source(
+      Stops(parts.task.tokenizer.stop_ids), stages.make_stages(config),
+      actor=programs.PlayerSource(
           config_lib.of_actor(config), parts.programs.players[1].model)
       if 'actor__model__preset' in fields else None)
   seen = {}
@@ -55,7 +55,7 @@ def test_shapes_are_those_of_a_step(fields):
       return program(*args)
     return call
 
-  learner, sampler = parts.programs.learner, made.writer.sampler
+  learner, sampler = parts.programs.learner, made.rollout_sampler.sampler
   parts = tiny.watch(tiny.changed(
       parts, learner=learner._replace(
           score=spy('score', learner.score),
@@ -88,13 +88,13 @@ def test_shapes_are_those_of_a_step(fields):
 def test_updates_of_a_run(fields, updates):
   """Of 5 steps with 2 updates; waves in flight at the end are not used."""
   config = tiny.load(steps=5, learner__updates=2, **fields)
-  assert programs.updates_of_run(config, stages.make(config)) == updates
+  assert programs.updates_of_run(config, stages.make_stages(config)) == updates
 
 
 def test_the_reshard_is_lowered_for_the_weights_that_move():
   config = tiny.load(model__dtype='bfloat16')
   parts = build.parts(config)
-  made = programs.make(
+  made = programs.make_programs(
       config, parts.programs.model, parts.programs.mesh, Stops((0,)),
       parts.stages)
   program = arguments.lowered(made)['reshard']().compile()
@@ -118,7 +118,7 @@ def test_lengths_are_chosen_by_the_prompts_of_the_training_set():
   made = parts.config
   assert config.sampling.buckets == 'auto'
   assert made.sampling.buckets and {*made.sampling.buckets} <= lengths
-  assert parts.programs.sampler.sampler.buckets == made.sampling.buckets
+  assert parts.programs.sampler.sampler.prefill_lengths == made.sampling.buckets
   for asked, known in ((config, None), (tiny.load(), np.array([5]))):
     got = programs.with_lengths(
         asked, parts.programs.mesh, parts.programs.model,
@@ -150,4 +150,5 @@ def test_the_rows_of_a_small_step_must_divide_over_the_shards():
   mesh = types.SimpleNamespace(
       devices=np.array(jax.devices()), shape=dict(data=2, fsdp=2, tensor=1))
   with pytest.raises(ValueError, match='The 6 responses .* 4 data shards'):
-    programs.make(config, model, mesh, Stops((0,)), stages.make(config))
+    programs.make_programs(
+        config, model, mesh, Stops((0,)), stages.make_stages(config))

@@ -100,8 +100,8 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
     plans.append((prompt.tolist(), length.tolist()))
     return np.zeros(())
 
-  def update(state, batch, plan, loss, frozen, writer):
-    assert writer is None and plan.shape == ()
+  def update(state, batch, plan, loss, frozen, behaviour_params):
+    assert behaviour_params is None and plan.shape == ()
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
@@ -111,12 +111,13 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       learner=types.SimpleNamespace(epochs=1, updates=1))
   learning = rounds.Learning(
       types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
-      anchor=None, keep_writer=False, config=config,
-      processes=processes.make(sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
+      anchor=None, keep_behaviour_params=False, config=config,
+      processes=processes.make_processes(
+          sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = rounds.run(
       learning, (None,), table, tokens, [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
-      rounds.Counts(steps=0, rounds=5, updates=3))
+      rounds.RunCounts(steps=0, rounds=5, updates=3))
   batch, = batches
   want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
   assert batch.response_length.tolist() == want

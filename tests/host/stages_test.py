@@ -9,6 +9,7 @@ from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.evaluation import heldout
 from jaxrl_llm.host import build, stages
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.types import Curriculum, Selection
 from tests.helpers import tables, tiny
@@ -40,7 +41,7 @@ CURRICULUM, SELECTION = (
     (dict(selection='cbs', cbs__scope='intra_group', cbs__pool=True), 0, 4),
 ], ids=str)
 def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
-  made = stages.make(tiny.load(**fields)).selection
+  made = stages.make_stages(tiny.load(**fields)).selection
   assert (made.capacity, made.rows) == (capacity, rows)
   assert made.stale == (capacity > 0)
 
@@ -53,14 +54,14 @@ def test_a_selection_gets_the_fields_of_its_section(fields, capacity, rows):
 def test_a_curriculum_gets_the_sizes_of_the_run(
     fields, prompts, capacity, most):
   config = tiny.load(seed=5, samples_per_prompt=6, **fields)
-  made = stages.make(config, 40).curriculum
+  made = stages.make_stages(config, 40).curriculum
   assert (made.max_prompts, made.max_requests) == (prompts, 6 * prompts)
   assert (made.capacity, made.max_rounds) == (capacity, most)
   _, ask = made.propose(made.init())
   order = np.random.default_rng((5, 0)).permutation(40)
   np.testing.assert_array_equal(ask.problem, order[:prompts])
   # Sizes do not depend on the problems: they are compiled without them.
-  assert stages.make(config).curriculum[5:] == made[5:]
+  assert stages.make_stages(config).curriculum[5:] == made[5:]
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_stages_from_outside_train(outside, tmp_path, monkeypatch):
     states.append(state)
     return state, report
 
-  monkeypatch.setattr(train, 'take_step', spy)
+  monkeypatch.setattr(loop, 'take_step', spy)
   monkeypatch.chdir(OUTSIDE)
   config = tiny.load(
       tmp_path / 'run', curriculum='halves.py', selection='./strongest.py',
@@ -188,7 +189,7 @@ def stage(tmp_path, field, text):
   """Makes a stage of a module that holds a text, with 4 groups of 4."""
   file = tmp_path / 'mine.py'
   file.write_text('import numpy as np\nfrom jaxrl_llm import types\n' + text)
-  return getattr(stages.make(tiny.load(**{field: file})), field)
+  return getattr(stages.make_stages(tiny.load(**{field: file})), field)
 
 
 @pytest.mark.parametrize('picked', [

@@ -72,7 +72,7 @@ def test_it_learns_to_answer_and_to_stop(warmed):
 
 
 def demonstrations(task, *, seed, start, count, max_response=10):
-  limits = sft_data.sft_rows.Limits(9, max_response)
+  limits = sft_data.sft_rows.RowLimits(9, max_response)
   return sft_data.Data(limits, None, count, 1).batch([
       sft_data.demonstration(task, limits, seed, start + i)
       for i in range(count)])

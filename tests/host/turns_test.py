@@ -20,7 +20,7 @@ STOP, FIRST = TOKENIZER.stop_ids[0], 2
 
 @pytest.fixture(scope='module')
 def processes():
-  return processes_lib.make(make_mesh(1, 1, 1))
+  return processes_lib.make_processes(make_mesh(1, 1, 1))
 
 
 def drawn(problem, sample, before):
@@ -144,10 +144,10 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         rollout.requests(prompt, number, columns))
     env = Env(limits)
     responses = turns.play(
-        env, call, turns.Sampling(
-            sample, None, None, 3, int(rng.integers(1, 6)), 7), turns.Run(
-            None, 5, columns, TOKENIZER, processes))
-    judged = rollout.submit(
+        env, call, turns.WaveSampling(
+            sample, None, None, 3, int(rng.integers(1, 6)), 7),
+        turns.WaveSetting(None, 5, columns, TOKENIZER, processes))
+    judged = rollout.start_judging(
         types.SimpleNamespace(verify=None), responses, processes)()
     made, played = responses.rollouts, responses.played
     for row, (p, n) in enumerate(zip(prompt, number.tolist())):
@@ -198,8 +198,8 @@ def test_one_part_is_written_while_the_environment_answers_the_other(
       (5, [[*range(8)], *['answer'] * 8])):
     told.clear()
     turns.play(
-        Noted(Limits(3, 4, 2)), call, turns.Sampling(
-            noted, None, None, 3, slots), turns.Run(
+        Noted(Limits(3, 4, 2)), call, turns.WaveSampling(
+            noted, None, None, 3, slots), turns.WaveSetting(
                 None, 5, 40, TOKENIZER, processes))
     assert told[:len(first)] == first
     # From the first part with fewer rows than slots on, there is one.
@@ -221,5 +221,5 @@ def test_an_environment_that_changes_its_mind_ends_the_run(processes):
       limits=Limits(2, None, 2), submit=lambda *args: fail)
   with pytest.raises(rewards.VerifierError, match='it differs'):
     turns.play(
-        env, call, turns.Sampling(sample, None, None, 3, 4), turns.Run(
-            None, 5, 4, TOKENIZER, processes))
+        env, call, turns.WaveSampling(sample, None, None, 3, 4),
+        turns.WaveSetting(None, 5, 4, TOKENIZER, processes))

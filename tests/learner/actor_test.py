@@ -10,11 +10,12 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices
+from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection
+from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
@@ -35,7 +36,7 @@ CASES = {
     # The union of both models' likeliest tokens, and kappa of the last update.
     'topk': (dict(), dict()),
     'exact': (dict(z='exact', mask='expected'), dict(top_k=5)),
-    'writer': (dict(z='exact'), dict(controlled=True)),
+    'behaviour': (dict(z='exact'), dict(controlled=True)),
     'p_ref': (dict(target='p_ref'), dict(ppo=False)),
     'p_ref_exact': (dict(target='p_ref', z='exact'), dict()),
     'two_pass': (dict(two_pass=True), dict(importance='none')),
@@ -45,7 +46,7 @@ CASES = {
 @functools.lru_cache(None)
 def _learner(sgd=plain.SGD, rejected=True, training=(), **choices):
   """Makes the joint learner; `training` are items of TRAINING's changes."""
-  return learner_lib.make(
+  return learner_lib.make_learner(
       plain.MODEL, dataclasses.replace(
           plain.CONFIG, importance='none', rejection=(
               rejection.Rejection(top_k=K, decoupled=True, **choices)
@@ -174,10 +175,10 @@ def _actor_twin(omega, theta, batch, distill, training):
       ratio * a, jnp.clip(ratio, 1 - CLIP['clip_low'], 1 + CLIP['clip_high'])
       * a)
   p, q = jnp.exp(logp), jnp.exp(logq)
-  if training.top_k:
+  if training.distill_top_k:
     rank = jnp.argsort(jnp.argsort(-logp, axis=-1), axis=-1)
     groups = jax.nn.one_hot(
-        jnp.minimum(rank, training.top_k), training.top_k + 1)
+        jnp.minimum(rank, training.distill_top_k), training.distill_top_k + 1)
     p, q = (jnp.einsum('btv,btvk->btk', x, groups) for x in (p, q))
   kl = jnp.sum(p * (jnp.log(p) - jnp.log(q)), -1)
   total = distill * mean(kl) + training.ppo * mean(ppo)
@@ -207,11 +208,11 @@ def test_two_joint_updates_equal_two_separate_ones(name):
   for step in range(2):
     batch = _batch(step)
     theta, omega = jax.device_get([player.params for player in state])
-    writer, given = None, batch
+    behaviour_params, given = None, batch
     wrote = present = np.asarray(_logq(omega, batch), np.float64)
-    if name == 'writer':
-      writer = jax.device_put(_omega(6))
-      wrote = np.asarray(_logq(writer, batch), np.float64)
+    if name == 'behaviour':
+      behaviour_params = jax.device_put(_omega(6))
+      wrote = np.asarray(_logq(behaviour_params, batch), np.float64)
     if 'p_ref' in name:
       scores = jax.device_get(learners.score(
           learner, (coupled._params(1), _omega(7)), batch.replace(
@@ -227,7 +228,7 @@ def test_two_joint_updates_equal_two_separate_ones(name):
     (actor_loss, parts), actor_grad = jax.device_get(_actor_twin(
         omega, theta, batch, distill, training))
     state, metrics = learners.update(
-        learner, state, given, LOSS, None, writer)
+        learner, state, given, LOSS, None, behaviour_params)
     got, metrics = jax.device_get((state, metrics))
     plain._close(metrics['loss'], loss)
     plain._close({x: metrics[x] for x in parts}, parts)
@@ -266,7 +267,7 @@ def test_without_rejection_both_learn_the_same_and_are_clipped_separately():
   state, metrics = jax.device_get(learners.update(
       learner, learner.init(*jax.device_put(
           (coupled._params(0), _omega()))), batch, LOSS))
-  alone = learner_lib.make(plain.MODEL, dataclasses.replace(
+  alone = learner_lib.make_learner(plain.MODEL, dataclasses.replace(
       plain.CONFIG, importance='none'), plain.SGD)
   want, theirs = jax.device_get(learners.update(
       alone, alone.init(jax.device_put(coupled._params(0))),
@@ -338,8 +339,8 @@ def test_an_actor_that_does_not_learn_stays_to_the_bit(rejected, choices):
   A top-k normaliser knows the sampler's tokens alone: there is no pass of the
   actor in the update. Weight decay would move an actor without a gradient.
   """
-  decay = optimizer_lib.make(optimizer_lib.OptimizerConfig(
-      learning_rate=.1, steps=9, weight_decay=.1))
+  decay = optimizer_lib.make_optimizer(OptimizerConfig(
+      learning_rate=.1, weight_decay=.1), 9)
   learner = _learner(
       sgd=decay, rejected=rejected, training=(('ppo', False), ('distill', 0.0)),
       **choices)
@@ -394,7 +395,7 @@ def _on_mesh(sizes):
     trees = [jax.device_put(tree, sharding.shardings(
         tree, sharding.TRAIN_RULES, mesh)) for tree in trees]
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       model, dataclasses.replace(
           plain.CONFIG, importance='none', tokens=1,
           rejection=rejection.Rejection(top_k=K, decoupled=True, z='exact'),
@@ -430,7 +431,7 @@ def test_eight_devices_equal_one():
      dict(low=.4, cap=1.9))])
 def test_what_corrects_the_actors_loss(fields, kind, bounds):
   config = tiny.load(**tiny.ACTOR, **fields, actor__clip_high=.3)
-  assert choices.actor(config).importance == kind
+  assert methods.actor(config).importance == kind
   wanted = dict(clip_low=.2, clip_high=.3, **bounds)
   assert choices.loss_params(config).actor == {
       name: np.float32(value) for name, value in wanted.items()}

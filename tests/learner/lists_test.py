@@ -75,7 +75,7 @@ def _twin(batch, loss=plain.LOSS, **changes):
 
 def _run(batch, loss=plain.LOSS, groups=GROUPS, **changes):
   """Returns parameters and metrics after an update with lists."""
-  learner = _learner(learner_lib.make, **changes)
+  learner = _learner(learner_lib.make_learner, **changes)
   state, metrics = learners.update(
       learner, learner.init(jax.device_put(plain._params())),
       jax.device_put(batch), jax.tree.map(np.float32, loss), prompt=groups)
@@ -95,7 +95,7 @@ def test_scores_equal_padded_rows(view):
       (plain._params(), _batch(), jax.tree.map(np.float32, plain.LOSS)))
   want = _learner(padded.Learner).score(*args).logprobs
   got = learners.score(
-      _learner(learner_lib.make, **view), *args, prompt=GROUPS).logprobs
+      _learner(learner_lib.make_learner, **view), *args, prompt=GROUPS).logprobs
   plain._close(got, want)
   assert (np.asarray(want) != 0).sum() > 30
 
@@ -178,7 +178,7 @@ def test_every_family(name, remat, view):
 
 def _family(name, view, remat='none'):
   model, want = _of_family(name, padded.Learner)
-  _, got = _of_family(name, learner_lib.make, remat, **view)
+  _, got = _of_family(name, learner_lib.make_learner, remat, **view)
   # Forward, back to states and to weights; the vocabulary; sums over the rows.
   bound = typical(3 * decoder(model, L + T), model.vocab_size, B * T)
   jax.tree.map(lambda a, b, start: np.testing.assert_allclose(
@@ -200,7 +200,7 @@ def _both(make, state_of, batch, loss, *rest, view):
   """
   batch, loss = jax.device_put(batch), jax.tree.map(np.float32, loss)
   found = []
-  for kind, fields in ((padded.Learner, {}), (learner_lib.make, view)):
+  for kind, fields in ((padded.Learner, {}), (learner_lib.make_learner, view)):
     learner = make(kind, fields)
     args = state_of(learner), batch, loss, *rest
     state, metrics = learner.update(*args) if kind is padded.Learner else (
@@ -231,7 +231,7 @@ def test_an_actor_that_is_another_model(view):
   """Both players, and the parameters that wrote the rows."""
   batch = shared(paired._batch()).replace(
       identity=np.zeros((B, 3), np.uint32))
-  choices, training = paired.CASES['writer']
+  choices, training = paired.CASES['behaviour']
   _both(
       lambda kind, fields: kind(
           plain.MODEL, dataclasses.replace(
@@ -248,7 +248,7 @@ def test_an_actor_that_is_another_model(view):
 
 @VIEWS
 def test_nothing_compiles_after_the_first_call(view):
-  learner = _learner(learner_lib.make, samples=3, **view)
+  learner = _learner(learner_lib.make_learner, samples=3, **view)
   state = learner.init(jax.device_put(plain._params()))
   loss = jax.device_put(jax.tree.map(np.float32, plain.LOSS))
   nothing = _batch(2)
@@ -275,7 +275,7 @@ def _on_mesh(sizes, view):
   model = dataclasses.replace(plain.MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
   mesh = sharding.make_mesh(*sizes)
-  learner = learner_lib.make(model, dataclasses.replace(
+  learner = learner_lib.make_learner(model, dataclasses.replace(
       plain.CONFIG, row_facts=True, vocab_chunk=16, samples=3, **view),
                             plain.SGD, mesh=mesh)
   state = learner.init(jax.device_put(

@@ -9,13 +9,14 @@ import optax
 import pytest
 
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from tests.helpers.tolerance import FUNCTION, rounding
 
 
-def make(**values):
-  return optimizer_lib.make(optimizer_lib.OptimizerConfig(**values))
+def make(*, steps, **values):
+  return optimizer_lib.make_optimizer(OptimizerConfig(**values), steps)
 
 
 def _rates(name, **changes):
@@ -116,18 +117,6 @@ def test_without_clip():
       rtol=rounding(8))  # a norm of two terms, its quotient and products
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(schedule='step'), "schedule='step' is not known: use one of const"),
-    (dict(learning_rate=-1e-3), 'learning_rate=-0.001 must be at least 0'),
-    (dict(steps=0), 'steps=0 must be at least 1'),
-    (dict(warmup_steps=-1), 'warmup_steps=-1 must be at least 0'),
-    (dict(b1=1.0), r'b1=1.0 must be in \[0, 1\)'),
-    (dict(b2=-0.1), r'b2=-0.1 must be in \[0, 1\)'),
-    (dict(eps=0.0), 'eps=0.0 must be positive'),
-    (dict(weight_decay=-1.0), 'weight_decay=-1.0 must be at least 0'),
-    (dict(max_grad_norm=0.0), 'max_grad_norm=0.0 must be positive, or None'),
-])
-def test_bad_values(change, message):
-  values = dict(dict(learning_rate=1e-3, steps=10), **change)
-  with pytest.raises(ValueError, match=message):
-    make(**values)
+def test_an_unknown_schedule():
+  with pytest.raises(ValueError, match="schedule='step' is not known"):
+    make(schedule='step', steps=10)

@@ -41,7 +41,7 @@ def make(**fields):
   config = tiny.load(**{**FIELDS, **fields})
   model = config_lib.model_config(config)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
-  return config, model, policy.make(
+  return config, model, policy.make_policy(
       model, mesh, choices.adapters(config))
 
 
@@ -157,9 +157,9 @@ def of_lora(config, model, made):
   """Makes a learner of LoRA's matrices and one of all parameters."""
   cfg = choices.learner_config(config, objective='no_clip')
   return (
-      learner_lib.make(model, cfg, SGD, trained=made.trained,
+      learner_lib.make_learner(model, cfg, SGD, trained=made.trained,
                        compose=made.compose),
-      learner_lib.make(model, cfg, SGD))
+      learner_lib.make_learner(model, cfg, SGD))
 
 
 def test_its_gradient_is_that_of_the_merged_weights_by_the_chain_rule():

@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection
+from jaxrl_llm.learner.options import LossChoices
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers.methods import hyperparameters
@@ -64,8 +65,8 @@ def run(x, new, z_exact, z_topk, noise, calibration, *, objective='clip',
 
   def total(new):
     return loss_lib.weighted_sum(
-        new, jnp.zeros_like(new), x, weights, given, cfg=loss_lib.LossConfig(
-            objective, aggregation, correction), rejection=context)
+        new, jnp.zeros_like(new), x, weights, given, cfg=LossChoices(
+            objective, aggregation, importance=correction), rejection=context)
 
   (value, (sums, _, _)), grad = jax.value_and_grad(total, has_aux=True)(
       jnp.asarray(new))

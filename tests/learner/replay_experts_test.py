@@ -81,7 +81,7 @@ def _batch(rollouts, replayed):
 
 @functools.cache
 def _learner():
-  return learner_lib.make(_CFG, learner_lib.LearnerConfig(
+  return learner_lib.make_learner(_CFG, learner_lib.LearnerConfig(
       tokens=4 * T, max_prompt=L, max_response=T, samples=N), _SGD)
 
 
@@ -105,7 +105,7 @@ def _own(rollouts, i):
 
 
 @pytest.mark.parametrize('options', [
-    dict(unroll=True), dict(prefill_prompts=2, buckets=(4,)),
+    dict(unroll=True), dict(prefill_prompts=2, prefill_lengths=(4,)),
     dict(share_prompts=True, steps_per_refill=3)], ids=str)
 def test_what_is_recorded(options):
   rollouts = _sample(**options)

@@ -90,7 +90,7 @@ def _update(implementation, sizes):
   config = learner_lib.LearnerConfig(
       tokens=1, max_prompt=5, max_response=7, attention=implementation,
       remat='attention')
-  learner = learner_lib.make(
+  learner = learner_lib.make_learner(
       MODEL, config, optimizer_lib.Optimizer(
           optax.sgd(1.0), optax.constant_schedule(1.0)), mesh=mesh)
   rng = np.random.default_rng(0)

@@ -62,7 +62,7 @@ def test_forward_against_the_compiler():
   def run(params, tokens):
     hidden, _ = transformer.forward(
         params, tokens, cfg=cfg,
-        execution=transformer.Execution(unroll=cfg.layers))
+        execution=dataclasses.replace(transformer.PLAIN, unroll=cfg.layers))
     return transformer.logits(params, hidden, cfg)
 
   shapes = jax.eval_shape(

@@ -17,7 +17,8 @@ from tests.helpers.tolerance import decoder, rounding, typical
 @functools.partial(jax.jit, static_argnames=('cfg', 'remat', 'unroll'))
 def _logits(params, tokens, cfg, **options):
   hidden, _ = transformer.forward(
-      params, tokens, cfg=cfg, execution=transformer.Execution(**options))
+      params, tokens, cfg=cfg,
+      execution=dataclasses.replace(transformer.PLAIN, **options))
   return transformer.logits(params, hidden, cfg)
 
 
@@ -98,7 +99,8 @@ def _backward(remat, implementation):
   def loss(params, tokens):
     hidden, _ = transformer.forward(
         params, tokens, cfg=SMALL,
-        execution=transformer.Execution(implementation, remat))
+        execution=dataclasses.replace(
+            transformer.PLAIN, attention=implementation, remat=remat))
     return jnp.sum(hidden ** 2)
 
   params = jax.eval_shape(
@@ -157,7 +159,7 @@ def test_kept_keys_and_values_are_those_of_each_block():
     x, kv = block(x, jax.tree.map(lambda p: p[i], params['layers']))
     kept.append(kv)
   want = (transformer.rms_norm(x, params['norm'], cfg),
-          transformer.Kept(tuple(jnp.stack(a) for a in zip(*kept))))
+          transformer.LayerOutputs(tuple(jnp.stack(a) for a in zip(*kept))))
   got = transformer.forward(params, tokens, cfg=cfg, keep_kv=True)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a, b, rtol=0,

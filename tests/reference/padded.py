@@ -54,8 +54,8 @@ def stats(
         top_ids=ids, top_logprobs=top, student=StudentStats(
             at_ids(q, targets)[..., 0],
             jnp.sum(jnp.exp(fixed) * (fixed - q), axis=-1), at_ids(q, ids)))
-  if weights.writer is not None:
-    q = log_probs(nets.writer, weights.writer)
+  if weights.behaviour_params is not None:
+    q = log_probs(nets.actor_or_policy, weights.behaviour_params)
   if lam is not None and q is not None:
     found = found._replace(overlap=jax.lax.stop_gradient(jnp.sum(
         jnp.minimum(jnp.exp(q), jnp.exp(p) / lam), axis=-1)))
@@ -79,7 +79,7 @@ class Learner:
 
   def __init__(self, *args: Any, **kwargs: Any):
     """Takes the arguments of `learner.make`."""
-    self._made = learner_lib.make(*args, **kwargs)
+    self._made = learner_lib.make_learner(*args, **kwargs)
     self.init = self._made.init
 
   def score(self, params, batch, *rest):

@@ -256,11 +256,12 @@ def test_errors_name_the_field():
 
 def _abstract(mesh, sampler, *, prompt, requests, prompts):
   """Returns shapes of the arguments of a sampler after the weights."""
-  made = programs.Sampler(None, sampler, prompts, requests, requests, prompts)
+  made = programs.SamplerProgram(
+      None, sampler, prompts, requests, requests, prompts)
   return arguments._generate(types.SimpleNamespace(
       config=types.SimpleNamespace(
           max_prompt=prompt, max_response=sampler.max_response),
-      mesh=mesh, writer=types.SimpleNamespace(sampler=made)))
+      mesh=mesh, rollout_sampler=types.SimpleNamespace(sampler=made)))
 
 
 class _Called(Exception):
@@ -275,7 +276,7 @@ def test_the_host_gives_the_arguments_that_are_compiled_ahead(texts):
     seen.append(jax.tree.map(lambda x: (x.shape, x.dtype), rest))
     raise _Called
 
-  made = programs.Sampler(generate, SamplerConfig(
+  made = programs.SamplerProgram(generate, SamplerConfig(
       slots=2, max_response=plain._T, continues=True,
       stop_texts=_texts(texts) if texts else None), 6, plain._R, plain._R, 6)
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
@@ -328,7 +329,7 @@ _LONG = 40
     ('llama3', dict(chunk=4, share_prompts=True, continue_chunk=3)),
     ('gemma2', dict(chunk=8, unroll=True, continue_chunk=5)),
     ('gemma3', dict(share_prompts=True, prefill_prompts=1, continue_chunk=7)),
-    ('gemma3', dict(kv='int8', chunk=8, buckets=(3,))),
+    ('gemma3', dict(kv='int8', chunk=8, prefill_lengths=(3,))),
     ('qwen3', dict(kv='float8', unroll=True, share_prompts=True)),
     ('qwen3_moe', dict(chunk=8, continue_chunk=8)),
     ('qwen3_moe', dict(unroll=True, transpose=150))], ids=str)

@@ -96,8 +96,9 @@ def _assert_equal(got, expected):
 @pytest.mark.parametrize('rounds, options', [
     (1, {}), (2, {}), (3, {}), (_P, {}), (1, dict(slots=20)),
     (2, dict(slots=3, chunk=2, share_prompts=True)),
-    (None, dict(buckets=(2, 4))), (1, dict(buckets=(1, 3))),
-    (2, dict(unroll=True, chunk=4, steps_per_refill=3, buckets=(2,)))], ids=str)
+    (None, dict(prefill_lengths=(2, 4))), (1, dict(prefill_lengths=(1, 3))),
+    (2, dict(unroll=True, chunk=4, steps_per_refill=3, prefill_lengths=(2,)))],
+                         ids=str)
 def test_rounds_change_no_response_and_cost_no_step(rounds, options):
   for count in (_R, 13, 1, 0):
     expected, used = _run(None, count, **options)
@@ -187,7 +188,7 @@ def _on_a_mesh(shape):
       _params(), sharding.SAMPLE_RULES, mesh))
   results = [_run(None)[0]]
   for rounds, options in (
-      (1, {}), (3, dict(buckets=(2, 4), chunk=2, share_prompts=True))):
+      (1, {}), (3, dict(prefill_lengths=(2, 4), chunk=2, share_prompts=True))):
     rollouts, _ = _jit(
         generate_lib.sharded_generate, mesh, rounds=rounds, **options)(
         params, jax.device_put(Queue(*plan[:3]), rows), put(_KEY),
@@ -247,7 +248,8 @@ def _evaluation(config):
   mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
   sample = rollout.host_sampler(
       programs.make_sampler(
-          config, mesh, _CFG, Stops((3,)), stages.make(config).curriculum),
+          config, mesh, _CFG, Stops((3,)),
+          stages.make_stages(config).curriculum),
       mesh)
   tokens = []
   for problem, number in responses.cut(

@@ -60,7 +60,7 @@ def test_a_seat_keeps_its_prompt_while_a_slot_uses_it(slots, prompts):
   """Slots end at random, and the prompts of a prefill change each time."""
   rng = np.random.default_rng(slots)
   take = jax.jit(prefixes.take)
-  pool = prefixes.Pool(
+  pool = prefixes.PrefixPool(
       _cache([-1] * min(slots, prompts)),
       jnp.full((min(slots, prompts),), -1), jnp.full((slots,), min(
           slots, prompts)))
@@ -93,7 +93,7 @@ def test_a_seat_keeps_its_prompt_while_a_slot_uses_it(slots, prompts):
 
 
 def test_only_tiles_in_use_are_read():
-  pool = prefixes.Pool(None, jnp.array([7, 8, -1, 9]), jnp.array(
+  pool = prefixes.PrefixPool(None, jnp.array([7, 8, -1, 9]), jnp.array(
       [3, 0, 3, 1, 4]))
   seen = prefixes.view(
       pool, jnp.array([5, 2, 5, 6, 6]), jnp.zeros(5, jnp.int32),
@@ -110,7 +110,7 @@ def test_tiles_that_no_slot_sees_are_not_read():
   seats = kv_cache.Cache(
       jnp.full((2, 2, 6, 4), jnp.nan).at[1, ..., :2].set(1),
       jnp.full((2, 2, 4, 6), jnp.nan).at[1, :, :2].set(2))
-  pool = prefixes.Pool(seats, jnp.array([0, 1]), jnp.array([1, 0]))
+  pool = prefixes.PrefixPool(seats, jnp.array([0, 1]), jnp.array([1, 0]))
   alive = jnp.array([True, False])
   seen = prefixes.view(
       pool, jnp.array([2, 4]), jnp.zeros(2, jnp.int32), alive, columns=4,

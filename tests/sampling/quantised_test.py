@@ -102,7 +102,8 @@ OPTIONS = (
     ('gemma2', 'int8', 'float8', dict(
         slots=3, chunk=4, unroll=True, transpose=1)),
     ('llama3', 'float8', 'int8', dict(
-        slots=3, chunk=2, prefill_prompts=2, buckets=(3,), share_prompts=True)),
+        slots=3, chunk=2, prefill_prompts=2, prefill_lengths=(3,),
+        share_prompts=True)),
     ('qwen3', None, 'float8', dict(
         unroll=True, prefill_prompts=1, share_prompts=True)),
     ('qwen2', 'int8', 'int8', {}))
@@ -130,10 +131,10 @@ def test_a_cache_is_rounded_where_it_is_stored():
   """A prefix and a decode step give the same columns as all at once."""
   rng = np.random.default_rng(0)
   k, v = rng.standard_normal((2, 3, 2, 6, 4)).astype(np.float32)
-  whole = kv_cache.make(
+  whole = kv_cache.make_cache(
       k, v.swapaxes(-1, -2), quantise.TYPES['int8'])
   for column in range(4):
-    one = kv_cache.make(
+    one = kv_cache.make_cache(
         k[..., column:column + 1], v.swapaxes(-1, -2)[..., column, :][
             :, :, None], quantise.TYPES['int8'])
     np.testing.assert_array_equal(one.k[..., 0], whole.k[..., column])

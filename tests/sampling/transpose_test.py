@@ -45,7 +45,8 @@ def _steps(params, tokens, transpose):
         prefix=1, ring=3)
     rope = transformer.rope_table(jnp.full(len(tokens), i), _CFG)
     hidden, caches, _ = decode.step(
-        decode.Weights(params, layers), caches, tokens, cols, rope, cfg=_CFG)
+        decode.DecodeParams(params, layers), caches, tokens, cols, rope,
+        cfg=_CFG)
   return transformer.logits(
       params, hidden, _CFG, few_rows=transpose is not None)
 

@@ -182,7 +182,7 @@ def make(sizes, tied, adapters, vocab=V, chunk=None):
     params = lora.init(jax.random.key(1), params, 2, '.*')
     params = jax.tree.map(lambda x: x + 0.1, params)
     options = dict(trained=params, compose=lambda p, f: lora.join(f, p))
-  learner = learner_lib.make(model, cfg, SGD, mesh=mesh, **options)
+  learner = learner_lib.make_learner(model, cfg, SGD, mesh=mesh, **options)
   params = jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh))
   return learner, mesh, params, frozen
@@ -277,7 +277,7 @@ def brought(remat):
       tokens=1, max_prompt=L, max_response=T, remat=remat,
       importance='tis')
   mesh = sharding.make_mesh(1, 8, 1)
-  learner = learner_lib.make(model, cfg, SGD, mesh=mesh)
+  learner = learner_lib.make_learner(model, cfg, SGD, mesh=mesh)
   rows = jax.device_put(batch(), sharding.rows(mesh))
   program = learner.update.lower(
       learner.state, rows, learners.plan(learner, batch()), LOSS).compile()

@@ -124,7 +124,7 @@ def test_no_second_wide_copy():
 def test_adapters_keep_their_type():
   run = tiny.load('unused', lora__rank=2, lora__targets='q|down')
   cfg = dataclasses.replace(CFG, dtype='bfloat16')
-  made = policy_lib.make(
+  made = policy_lib.make_policy(
       cfg, sharding.make_mesh(1, 1, 1), choices.adapters(run))
   trained, frozen = made.split(
       made.init(jax.random.key(0)), jax.random.key(1))

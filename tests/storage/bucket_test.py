@@ -17,6 +17,7 @@ import pytest
 from jaxrl_llm import checkpoint, sft, train
 from jaxrl_llm.checkpoint import files
 from jaxrl_llm.host import sft_data
+from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
@@ -62,7 +63,7 @@ def test_a_run_goes_on_to_the_bit(tmp_path, monkeypatch):
     return take(*args)
 
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'take_step', cut_off)
+    patch.setattr(loop, 'take_step', cut_off)
     with pytest.raises(RuntimeError, match='cut off'):
       train.train(fields(folder))
   assert [row['step'] for row in metrics.read(f'{folder}/metrics.jsonl')] == [

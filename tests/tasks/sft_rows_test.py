@@ -86,7 +86,7 @@ SPECIAL = (
     '<pad>', '<bos>', '<eos>', '<|im_start|>', '<|im_end|>', '<|eot_id|>',
     '<|start_header_id|>', '<|end_header_id|>', '<start_of_turn>',
     '<end_of_turn>')
-WIDE = sft_rows.Limits(999, 999)
+WIDE = sft_rows.RowLimits(999, 999)
 
 
 def bpe(folder, chat, start, end):
@@ -449,7 +449,7 @@ def fitted(learned, *limits, **options):
   """Returns the tokens of a prompt, of a response, and which are learned."""
   got = sft_rows.fitted(
       np.arange(len(learned)), np.array(learned, bool),
-      sft_rows.Limits(*limits, **options))
+      sft_rows.RowLimits(*limits, **options))
   return got and tuple(part.tolist() for part in got)
 
 
@@ -478,10 +478,10 @@ def test_long_rows_are_counted(task, tmp_path):
   rows = [dict(prompt='hello', completion='4 ' * n) for n in (1, 50, 2, 99)]
   path = write(tmp_path / 'a.jsonl', rows)
   lengths = [len(own.encode('<bos>hello' + '4 ' * n)) + 1 for n in (50, 99)]
-  found, long = sft_rows.read(path, made, sft_rows.Limits(20, 20))
+  found, long = sft_rows.read(path, made, sft_rows.RowLimits(20, 20))
   assert [own.spell(row.response) for row in found] == [
       '4 <|eot_id|>', '4 4 <|eot_id|>'] and long == lengths
-  found, long = sft_rows.read(path, made, sft_rows.Limits(20, 20, cut=True))
+  found, long = sft_rows.read(path, made, sft_rows.RowLimits(20, 20, cut=True))
   assert [len(row.response) for row in found][1::2] == [20, 20] and not long
   assert all(row.learned.all() for row in found)
 

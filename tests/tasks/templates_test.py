@@ -17,7 +17,7 @@ def tokenizer(start=''):
 
 
 def render(name, problem, tokenizer):
-  return templates.render(templates.make(name), problem, tokenizer)
+  return templates.render(templates.make_template(name), problem, tokenizer)
 
 
 @pytest.mark.parametrize('name, want', [
@@ -46,7 +46,7 @@ def test_all_formats_are_tested_and_hold_the_problem():
 @pytest.mark.parametrize('name', ['Chat', 'quen', '', '{}', '{ problem }'])
 def test_unknown(name):
   with pytest.raises(ValueError, match='not a known format'):
-    templates.make(name)
+    templates.make_template(name)
 
 
 @pytest.mark.parametrize('problem', [
@@ -77,7 +77,8 @@ def knowing(*tokens):
     ('<start_of_turn>user {problem}', (), ['contains <start_of_turn>,']),
 ])
 def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
-  templates.warn_of_unknown_tokens(templates.make(name), knowing(*known))
+  templates.warn_of_unknown_tokens(
+      templates.make_template(name), knowing(*known))
   record, = caplog.records
   for word in words:
     assert word in record.getMessage()
@@ -88,7 +89,7 @@ def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
     'qwen', 'chat', 'none', 'question', 'a < b | c > d, <|{problem}|>'])
 def test_no_warning_without_need(caplog, name):
   templates.warn_of_unknown_tokens(
-      templates.make(name), knowing('<|im_start|>', '<|im_end|>'))
+      templates.make_template(name), knowing('<|im_start|>', '<|im_end|>'))
   assert not caplog.records
 
 
@@ -123,12 +124,12 @@ def test_a_task_warns_once(tmp_path, caplog):
     ('{problem} <sep>', '', ('<sep>',), ['<sep>'])])
 def test_what_ends_an_answer(template, after, special, want):
   own = types.SimpleNamespace(special=special, after_answer=lambda: after)
-  assert [*templates.stops(templates.make(template), own)] == want
+  assert [*templates.stops(templates.make_template(template), own)] == want
 
 
 def test_a_tokeniser_that_says_nothing_of_its_chats():
   own = types.SimpleNamespace(start='', chat=str)
-  assert templates.stops(templates.make('chat'), own) == ()
+  assert templates.stops(templates.make_template('chat'), own) == ()
 
 
 @pytest.mark.parametrize('name, markup, advice', [
@@ -142,10 +143,11 @@ def test_the_advice_about_messages_leads_to_a_prompt(name, markup, advice):
   tok = types.SimpleNamespace(start='', chat=lambda turns: str(turns))
   messages = [{'role': 'user', 'content': '1+1?'}]
   with pytest.raises(ValueError, match=f'{advice}.*$'):
-    templates.render(templates.make(name, markup=markup), messages, tok)
+    templates.render(
+        templates.make_template(name, markup=markup), messages, tok)
   if 'task.template' in advice:
     name = 'auto'
   if 'task.markup' in advice:
     markup = 'chat' if 'set' in advice else 'auto'
   assert '1+1?' in templates.render(
-      templates.make(name, markup=markup), messages, tok)
+      templates.make_template(name, markup=markup), messages, tok)

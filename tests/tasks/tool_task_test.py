@@ -215,15 +215,15 @@ def played(task, problem, scripts, columns=400):
         entropy=zeros, problem_id=None, sample=None, policy_step=None), dict(
             steps=1, busy=1, slots=1)
 
-  processes = processes_lib.make(make_mesh(1, 1, 1))
+  processes = processes_lib.make_processes(make_mesh(1, 1, 1))
   count = len(scripts)
   responses = turns.play(
       task.turns, rollout.SampleCall(
           [problem], rollout.encode([problem], tok, 400), rollout.requests(
               np.zeros(count, int), np.arange(count), columns)),
-      turns.Sampling(sample, None, None, 0, 4), turns.Run(
+      turns.WaveSampling(sample, None, None, 0, 4), turns.WaveSetting(
           None, 0, columns, tok, processes))
-  judged = rollout.submit(task, responses, processes)()
+  judged = rollout.start_judging(task, responses, processes)()
   task.close()
   return responses, judged
 

@@ -8,7 +8,7 @@ An executor runs a program in a sandbox:
 
 `check` judges a program by tests. The verdict never comes from the interpreter
 that runs the program: tests run in a second sandbox, see `guest/checker.py`.
-docs/sandbox.md says what works where, and what each stops.
+docs/sandbox.md says where each works, and which attacks it stops.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ from typing import Any
 from jaxrl_llm.rewards.sandbox.protocol import (
   DEFAULTS,
   Executor,
-  Limits,
   Outcome,
+  ProgramLimits,
   Result,
   SandboxError,
   Suite,
 )
 
 __all__ = (
-    'DEFAULTS', 'Executor', 'Limits', 'Outcome', 'Result', 'SandboxError',
-    'Suite', 'make')
+    'DEFAULTS', 'Executor', 'Outcome', 'ProgramLimits', 'Result',
+    'SandboxError', 'Suite', 'make')
 
 
 def make(
@@ -40,8 +40,8 @@ def make(
     token: file with the token of the service, for 'remote'.
 
   Raises:
-    ValueError: the executor is not known, or does not work here; with what to
-      do.
+    ValueError: the executor is not known, or does not work here. The message
+      has the remedy.
   """
   options: dict[str, Any] = {}
   if name == 'bubblewrap':

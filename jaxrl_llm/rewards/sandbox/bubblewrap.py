@@ -17,7 +17,7 @@ import tempfile
 from typing import ContextManager, Iterator, Sequence
 
 from jaxrl_llm.rewards.sandbox import local, process
-from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
+from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, SandboxError
 
 _FOLDER, _CODE = '/work', '/guest'
 # Where shared libraries are. /lib is a link to usr/lib on most systems.
@@ -51,7 +51,7 @@ class BubblewrapExecutor(local.LocalExecutor):
     """Tries it with a program.
 
     Raises:
-      ValueError: bubblewrap does not work here; with what to do.
+      ValueError: bubblewrap does not work here; the message has the remedy.
     """
     super().__init__()
     self._bwrap = shutil.which('bwrap')
@@ -68,7 +68,7 @@ class BubblewrapExecutor(local.LocalExecutor):
           tried.stderr.decode(errors='replace').strip()[-200:]))
 
   def started(
-      self, guest: local.Guest, stdin: bytes, limits: Limits,
+      self, guest: local.Guest, stdin: bytes, limits: ProgramLimits,
   ) -> ContextManager[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
     return _started(
@@ -88,7 +88,7 @@ class BubblewrapExecutor(local.LocalExecutor):
 @contextlib.contextmanager
 def _started(
     bwrap: Sequence[str], seccomp: bytes, guest: local.Guest, stdin: bytes,
-    limits: Limits) -> Iterator[process.Process]:
+    limits: ProgramLimits) -> Iterator[process.Process]:
   """Starts a process by a command of bwrap, with a filter of system calls."""
   with contextlib.ExitStack() as stack:
     arguments, inherited = [], [*guest.descriptors]

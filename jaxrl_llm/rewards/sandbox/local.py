@@ -16,8 +16,8 @@ from jaxrl_llm.rewards.sandbox import process
 from jaxrl_llm.rewards.sandbox.guest import frames, literals
 from jaxrl_llm.rewards.sandbox.protocol import (
   DEFAULTS,
-  Limits,
   Outcome,
+  ProgramLimits,
   Result,
   SandboxError,
   Suite,
@@ -62,25 +62,25 @@ class _Checker(NamedTuple):
     service: the process.
     line: socket that takes its jobs; it answers each with a byte.
     limits: that it was started with.
-    stack: what it holds.
+    stack: closes it.
     owner: id of the process that started it.
   """
-  service: process.Service
+  service: process.JobProcess
   line: socket.socket
-  limits: Limits
+  limits: ProgramLimits
   stack: contextlib.ExitStack
   owner: int
 
 
-def command(guest: Guest, folder: str, code: str, limits: Limits,
+def command(guest: Guest, folder: str, code: str, limits: ProgramLimits,
             processes: int) -> list[str]:
   """Returns the command of a process, as it is in its sandbox.
 
   Args:
-    guest: what it is for.
+    guest: its task.
     folder: its private folder there.
     code: folder of `guest/` there.
-    limits: what it may use.
+    limits: most time, memory and output.
     processes: limit of the user's processes in this sandbox; -1 for none.
   """
   most = map(int, (limits.memory, processes, limits.disk, _FILES))
@@ -101,7 +101,7 @@ class LocalExecutor:
   namespace = False
 
   def __init__(self):
-    """Compiles what runs in a sandbox, where nothing can be written."""
+    """Compiles the guest's files, since a sandbox can write nothing."""
     for path in process.GUEST.glob('*.py'):
       with contextlib.suppress(OSError):  # then each program compiles it
         py_compile.compile(str(path))
@@ -110,9 +110,9 @@ class LocalExecutor:
     weakref.finalize(self, _close, self._own)
 
   def started(
-      self, guest: Guest, stdin: bytes, limits: Limits,
+      self, guest: Guest, stdin: bytes, limits: ProgramLimits,
   ) -> ContextManager[process.Process]:
-    """Starts a process; what it needed on this machine ends with the context.
+    """Starts a process; its files on this machine end with the context.
 
     The context must not hold this object, which may keep a process for long.
 
@@ -127,7 +127,7 @@ class LocalExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = DEFAULTS) -> Result:
+      limits: ProgramLimits = DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     files = {'program.py': _bytes(program), **(files or {})}
     guest = Guest('run', files, [str(limits.seconds)])
@@ -138,7 +138,7 @@ class LocalExecutor:
 
   def check(
       self, program: str, tests: Suite, *,
-      limits: Limits = DEFAULTS) -> list[Outcome]:
+      limits: ProgramLimits = DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     spec = literals.dump(dict(
         tests=list(tests.tests), setup=tests.setup, entries=list(tests.entries),
@@ -177,7 +177,7 @@ class LocalExecutor:
     """Ends the checker that this thread keeps for its next program."""
     _close(self._own)
 
-  def _checker(self, limits: Limits) -> _Checker:
+  def _checker(self, limits: ProgramLimits) -> _Checker:
     """Returns this thread's checker, which is ready, or starts one."""
     if checker := getattr(self._own, 'checker', None):
       with contextlib.suppress(OSError):
@@ -192,7 +192,7 @@ class LocalExecutor:
       with other:
         service = stack.enter_context(self.started(
             Guest('checker', {}, (str(int(self.namespace)),),
-                  (other.fileno(),), process.Service), b'', limits))
+                  (other.fileno(),), process.JobProcess), b'', limits))
       self._own.checker = _Checker(
           service, line, limits, stack.pop_all(), os.getpid())
     return self._own.checker
@@ -207,7 +207,7 @@ def _outcomes(
     checker: process.Process, candidate: process.Process, count: int,
 ) -> list[Outcome]:
   """Returns the outcomes that the checker wrote, and reasons for the others."""
-  channel = frames.Channel(-1, -1, checker.output[1])
+  channel = frames.PipeEnd(-1, -1, checker.output[1])
   found = []
   try:
     while frame := channel.waiting():

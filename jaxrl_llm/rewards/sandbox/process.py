@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import IO, Iterable, Sequence
 
-from jaxrl_llm.rewards.sandbox.protocol import Limits, Result
+from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, Result
 
 GUEST = pathlib.Path(__file__).parent / 'guest'
 # Code of the first line that Python runs in a sandbox.
@@ -26,7 +26,7 @@ class Process:
   """A process with pipes for its input and output."""
 
   def __init__(
-      self, command: Sequence[str], *, stdin: bytes, limits: Limits,
+      self, command: Sequence[str], *, stdin: bytes, limits: ProgramLimits,
       descriptors: Iterable[int] = (), folder: str | None = None,
       status: IO[bytes] | None = None):
     """Starts it.
@@ -125,7 +125,7 @@ class Process:
     return self.popen.poll() is None
 
   def finish(self) -> None:
-    """Ends what it does."""
+    """Ends the work of the process."""
     self.close()
 
   def close(self) -> None:
@@ -139,7 +139,7 @@ class Process:
       self.popen.wait()
 
   def result(self) -> Result:
-    """Returns what came of the process, which has ended."""
+    """Returns the result of the process, which has ended."""
     code = self.popen.returncode or 0
     # bwrap reports the signal that ended its program as a shell does.
     if self.status and 128 < code <= 128 + _SIGNALS:
@@ -153,14 +153,14 @@ class Process:
         time.monotonic() - self.began, self.peak)
 
 
-class Service(Process):
+class JobProcess(Process):
   """A process that does one job after another.
 
-  Each job has limits of its own, and a pipe of its own for what it writes,
-  whose end is that of the job.
+  Each job has its own limits, and its own pipe for output, which ends with the
+  job.
   """
 
-  def begin(self, pipe: IO[bytes], limits: Limits) -> None:
+  def begin(self, pipe: IO[bytes], limits: ProgramLimits) -> None:
     """Takes the reading end of a job's pipe, and its limits."""
     self.popen.stdout.close()
     self.popen.stdout, self.limits = pipe, limits
@@ -218,7 +218,7 @@ def watch(processes: Sequence[Process]) -> None:
 
 def _drain(selector: selectors.BaseSelector, process: Process,
            number: int) -> None:
-  """Reads what is left in a pipe of a process that has ended."""
+  """Reads the rest of a pipe of a process that has ended."""
   before = -1
   while before < len(process.output[number]) < process.limits.output:
     before = len(process.output[number])
@@ -255,7 +255,7 @@ def kill_tree(pid: int) -> None:
   """Kills a process and all that it has started, a group at a time.
 
   Single processes would fork faster than they can be killed. The first process
-  goes last: what it has started could not be found any more without it.
+  goes last: without it, the processes that it has started could not be found.
   """
   mine = os.getpgrp()
   for _ in range(_ROUNDS):

@@ -5,7 +5,7 @@ from typing import Mapping, Protocol, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
   """Limits of a program.
 
   Attributes:
@@ -41,7 +41,7 @@ class Result:
     status: 'ok' (exit code 0), 'exit' (another one), 'timeout', 'memory',
       'processes', 'output' (beyond the limit), or 'killed' (by a signal).
     exit_code: of the program; None if a signal or a limit ended it.
-    stdout: what it wrote, at most `Limits.output` bytes.
+    stdout: its output, at most `ProgramLimits.output` bytes.
     stderr: the same.
     seconds: by the clock.
     peak_bytes: most memory of all its processes at one time, as seen every 50
@@ -77,13 +77,13 @@ class Outcome:
   Attributes:
     kind: 'passed', 'wrong', 'syntax_error', 'exception', 'timeout', 'memory' or
       'killed'.
-    detail: what happened, for the reader; may be the program's own words.
+    detail: a message for the reader; may be the program's own words.
   """
   kind: str
   detail: str = ''
 
 
-DEFAULTS = Limits()
+DEFAULTS = ProgramLimits()
 
 
 class SandboxError(OSError):
@@ -96,14 +96,14 @@ class Executor(Protocol):
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = DEFAULTS) -> Result:
+      limits: ProgramLimits = DEFAULTS) -> Result:
     """Runs a program as `__main__`.
 
     Args:
       program: Python source.
       stdin: its standard input.
       files: contents by name, in the folder where it runs.
-      limits: what it may use.
+      limits: most time, memory and output.
 
     Raises:
       SandboxError: the sandbox could not be made.
@@ -111,7 +111,7 @@ class Executor(Protocol):
 
   def check(
       self, program: str, tests: Suite, *,
-      limits: Limits = DEFAULTS) -> list[Outcome]:
+      limits: ProgramLimits = DEFAULTS) -> list[Outcome]:
     """Judges a program; returns one outcome for each test, in order.
 
     Raises:

@@ -11,8 +11,8 @@ import urllib.parse
 from jaxrl_llm.rewards.sandbox import wire
 from jaxrl_llm.rewards.sandbox.protocol import (
   DEFAULTS,
-  Limits,
   Outcome,
+  ProgramLimits,
   Result,
   SandboxError,
   Suite,
@@ -61,7 +61,7 @@ class RemoteExecutor:
   def run(
       self, program: str, *, stdin: bytes = b'',
       files: Mapping[str, bytes] | None = None,
-      limits: Limits = DEFAULTS) -> Result:
+      limits: ProgramLimits = DEFAULTS) -> Result:
     """Runs a program; see `sandbox.Executor`."""
     said = self._ask(
         'run', wire.packed_run(program, stdin, files or {}, limits),
@@ -70,7 +70,7 @@ class RemoteExecutor:
 
   def check(
       self, program: str, tests: Suite, *,
-      limits: Limits = DEFAULTS) -> list[Outcome]:
+      limits: ProgramLimits = DEFAULTS) -> list[Outcome]:
     """Judges a program; see `sandbox.Executor`."""
     said = self._ask(
         'check', wire.packed_check(program, tests, limits), limits.wall)

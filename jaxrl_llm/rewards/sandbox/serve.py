@@ -23,9 +23,9 @@ import threading
 from typing import Any, Callable
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, SandboxError, wire
+from jaxrl_llm.rewards.sandbox import ProgramLimits, SandboxError, wire
 
-MOST = Limits(seconds=60, wall=600, memory=4 << 30, processes=256,
+MOST = ProgramLimits(seconds=60, wall=600, memory=4 << 30, processes=256,
               disk=256 << 20, output=16 << 20)
 _LARGEST = 64 << 20  # bytes of a request
 _IDLE = 60.0  # seconds that a client may be silent

@@ -8,7 +8,7 @@ import tempfile
 from typing import ContextManager, Iterator
 
 from jaxrl_llm.rewards.sandbox import local, process
-from jaxrl_llm.rewards.sandbox.protocol import Limits, SandboxError
+from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, SandboxError
 
 
 class SubprocessExecutor(local.LocalExecutor):
@@ -38,7 +38,7 @@ class SubprocessExecutor(local.LocalExecutor):
     super().__init__()
 
   def started(
-      self, guest: local.Guest, stdin: bytes, limits: Limits,
+      self, guest: local.Guest, stdin: bytes, limits: ProgramLimits,
   ) -> ContextManager[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
     return _started(guest, stdin, limits)
@@ -46,7 +46,7 @@ class SubprocessExecutor(local.LocalExecutor):
 
 @contextlib.contextmanager
 def _started(
-    guest: local.Guest, stdin: bytes, limits: Limits,
+    guest: local.Guest, stdin: bytes, limits: ProgramLimits,
 ) -> Iterator[process.Process]:
   with _folder() as folder:
     for name, data in guest.files.items():

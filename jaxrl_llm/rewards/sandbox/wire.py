@@ -4,11 +4,17 @@ import base64
 import dataclasses
 from typing import Any, Mapping
 
-from jaxrl_llm.rewards.sandbox.protocol import Limits, Outcome, Result, Suite
+from jaxrl_llm.rewards.sandbox.protocol import (
+  Outcome,
+  ProgramLimits,
+  Result,
+  Suite,
+)
 
 
 def packed_run(
-    program: str, stdin: bytes, files: Mapping[str, bytes], limits: Limits,
+    program: str, stdin: bytes, files: Mapping[str, bytes],
+    limits: ProgramLimits,
 ) -> dict[str, Any]:
   """Returns the arguments of `Executor.run`."""
   return {
@@ -17,7 +23,8 @@ def packed_run(
       'limits': dataclasses.asdict(limits)}
 
 
-def run_arguments(data: Mapping[str, Any], most: Limits) -> dict[str, Any]:
+def run_arguments(
+    data: Mapping[str, Any], most: ProgramLimits) -> dict[str, Any]:
   """Reads the arguments of `Executor.run`; limits are at most `most`.
 
   Raises:
@@ -28,13 +35,15 @@ def run_arguments(data: Mapping[str, Any], most: Limits) -> dict[str, Any]:
               stdin=_bytes(data.get('stdin')), limits=_limits(data, most))
 
 
-def packed_check(program: str, tests: Suite, limits: Limits) -> dict[str, Any]:
+def packed_check(
+    program: str, tests: Suite, limits: ProgramLimits) -> dict[str, Any]:
   """Returns the arguments of `Executor.check`."""
   return {'program': program, 'tests': dataclasses.asdict(tests),
           'limits': dataclasses.asdict(limits)}
 
 
-def check_arguments(data: Mapping[str, Any], most: Limits) -> dict[str, Any]:
+def check_arguments(
+    data: Mapping[str, Any], most: ProgramLimits) -> dict[str, Any]:
   """Reads the arguments of `Executor.check`; limits are at most `most`.
 
   Raises:
@@ -73,14 +82,14 @@ def outcomes(data: Any) -> list[Outcome]:
   return [Outcome(_string(kind), _string(detail)) for kind, detail in data]
 
 
-def _limits(data: Mapping[str, Any], most: Limits) -> Limits:
+def _limits(data: Mapping[str, Any], most: ProgramLimits) -> ProgramLimits:
   given = _dict(data.get('limits'))
   bounds = dataclasses.asdict(most)
   for name, value in given.items():
     if name not in bounds or type(value) not in (int, float):
       raise ValueError(f'{name}={value!r} is no limit')
     bounds[name] = min(value, bounds[name])
-  return Limits(**bounds)
+  return ProgramLimits(**bounds)
 
 
 def _name(name: Any) -> str:

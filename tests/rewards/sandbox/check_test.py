@@ -16,11 +16,11 @@ import time
 import pytest
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, process, Suite
+from jaxrl_llm.rewards.sandbox import process, ProgramLimits, Suite
 from jaxrl_llm.rewards.sandbox.guest import frames, literals
 from tests.helpers.bubblewrap import NEEDED
 
-LIMITS = Limits(seconds=1, wall=6)
+LIMITS = ProgramLimits(seconds=1, wall=6)
 EXECUTORS = [pytest.param('bubblewrap', marks=NEEDED), 'subprocess']
 SET = collections.namedtuple('SET', 'x y')(1, 2)
 
@@ -321,7 +321,7 @@ def test_forgotten_executor_keeps_nothing(name):
 def test_own_reason_of_a_program_that_has_ended(literal):
   """Whatever it says of its start, or of its end, is no pass and no error."""
   executor = sandbox.make('subprocess', allow_unsafe=True)
-  limits = Limits(seconds=1, wall=3)
+  limits = ProgramLimits(seconds=1, wall=3)
   frame = ('import os\ndef send(number, kind, data):\n'
            '  data = (number.to_bytes(4, "big") + kind'
            ' + len(data).to_bytes(4, "big") + data)\n'
@@ -381,7 +381,7 @@ def test_what_is_wrong_with_bubblewrap_is_said(monkeypatch, tmp_path):
 
 
 def test_long_frames_are_refused():
-  channel = frames.Channel(-1, -1, b'\0\0\0\1v\xff\xff\xff\xff')
+  channel = frames.PipeEnd(-1, -1, b'\0\0\0\1v\xff\xff\xff\xff')
   with pytest.raises(frames.Closed):
     channel.waiting()
 

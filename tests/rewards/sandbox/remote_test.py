@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jaxrl_llm.rewards import sandbox
-from jaxrl_llm.rewards.sandbox import Limits, remote, serve, Suite, wire
+from jaxrl_llm.rewards.sandbox import ProgramLimits, remote, serve, Suite, wire
 
 TOKEN = 'a-token-of-the-tests'
 
@@ -54,8 +54,9 @@ def test_results_and_limits_cross_the_wire(token):
   executor = Fake()
   with served(executor) as (_, address):
     client = sandbox.make('remote', address=address, token=token)
-    result = client.run('1', stdin=b'a', files={'x': b'\x00b'}, limits=Limits(
-        seconds=10 ** 6, wall=2))
+    result = client.run(
+        '1', stdin=b'a', files={'x': b'\x00b'},
+        limits=ProgramLimits(seconds=10 ** 6, wall=2))
     assert result == sandbox.Result('ok', 0, b'a\x00b\xff', b'', 0.5, 7)
     assert executor.limits[0].seconds == serve.MOST.seconds
     assert executor.limits[0].wall == 2
@@ -106,8 +107,8 @@ def test_service_that_ends_says_so():
   """It waits for the program that runs, not for those that wait."""
   executor, go, statuses = Fake(), threading.Event(), []
   executor.run = lambda *_, **__: go.wait(60) and Fake().run(
-      '1', stdin=b'', files={}, limits=Limits())
-  body = json.dumps(wire.packed_run('1', b'', {}, Limits()))
+      '1', stdin=b'', files={}, limits=ProgramLimits())
+  body = json.dumps(wire.packed_run('1', b'', {}, ProgramLimits()))
 
   def ask(address):
     connection = http.client.HTTPConnection(*address)

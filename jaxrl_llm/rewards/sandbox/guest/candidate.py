@@ -89,7 +89,7 @@ class Server:
     return self._objects[number]
 
   def do_names(self, names):
-    """Returns what the program's global names are, of those asked for."""
+    """Returns the values of those global names that the program has."""
     found = {}
     for name in names:
       if name not in self._program:
@@ -158,7 +158,7 @@ def _text(error):
 
 def main(program, reads, writes, seconds):
   """Loads the program at a path, then serves tests until the input ends."""
-  channel = frames.Channel(reads, writes)
+  channel = frames.PipeEnd(reads, writes)
   null = os.open(os.devnull, os.O_RDWR)
   for descriptor in (0, 1, 2):
     os.dup2(null, descriptor)

@@ -227,11 +227,11 @@ def _names(code):
 
 
 def _bind(peer, names, entries):
-  """Returns the globals of a test: what the program defines of some names.
+  """Returns the globals of a test: the program's values of some names.
 
   The name of a built-in object or of a module of the standard library is the
-  program's only if it is what is tested: else a program could redefine what the
-  test measures it by. Modules and types of the library are this interpreter's
+  program's only if the test is about it: else a program could redefine the
+  means of the test. Modules and types of the library are this interpreter's
   own; a test sees them if the program has imported them.
   """
   wanted = [name for name in sorted(names)
@@ -377,7 +377,7 @@ def serve(line, namespace):
 
 
 def _kill_rest(child, namespace):
-  """Kills what a child has left: all of the namespace, or its group."""
+  """Kills the processes of a child: all of the namespace, or its group."""
   try:
     if namespace:
       os.kill(-1, signal.SIGKILL)  # but this process and the first
@@ -391,7 +391,7 @@ def _judge(tests, reads, writes, verdicts):
   """Runs the tests of a file and writes their verdicts; all are descriptors."""
   with open(tests, 'rb') as file:
     spec = literals.load(file.read(), _none)
-  outer, out = frames.Channel(reads, writes), frames.Channel(-1, verdicts)
+  outer, out = frames.PipeEnd(reads, writes), frames.PipeEnd(-1, verdicts)
   fault = 'killed', 'as the program began'
   try:
     _, kind, data = outer.receive()

@@ -28,7 +28,7 @@ class Closed(Exception):
   """Raised if the other side has ended."""
 
 
-class Channel:
+class PipeEnd:
   """One end of two pipes, one for each direction."""
 
   def __init__(self, reads, writes, data=b''):
@@ -61,7 +61,7 @@ class Channel:
       The number, kind and bytes of the frame; None at the deadline.
 
     Raises:
-      Closed: the other side has ended, or sent what is no frame.
+      Closed: the other side has ended, or sent no valid frame.
     """
     while True:
       if frame := self.waiting():
@@ -72,7 +72,7 @@ class Channel:
       self.read()
 
   def read(self):
-    """Reads what is there; waits if there is nothing."""
+    """Reads the bytes that are there; waits if there are none."""
     try:
       data = os.read(self.reads, 1 << 16)
     except OSError:
@@ -116,7 +116,7 @@ def fork():
     mine, other = (down[0], up[1]), (up[0], down[1])
   for end in other:
     os.close(end)
-  return child, Channel(*mine)
+  return child, PipeEnd(*mine)
 
 
 def relay(outer, inner, number, seconds):

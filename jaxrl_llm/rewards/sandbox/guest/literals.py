@@ -65,7 +65,7 @@ def _dump(value, other, put, depth):
 
 
 def _dump_container(value, kind, other, put, depth):
-  """Writes a container, or what `other` makes of an object."""
+  """Writes a container, or the result of `other` for another object."""
   for letter, base in ((b'l', list), (b't', tuple), (b'S', set),
                        (b'Z', frozenset)):
     if issubclass(kind, base):

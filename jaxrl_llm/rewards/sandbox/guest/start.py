@@ -1,4 +1,4 @@
-"""Start of a process in a sandbox: sets its limits, then runs what it is for.
+"""Start of a process in a sandbox: sets its limits, then runs its program.
 
   start.main(ROLE, LIMITS, FILE, ...)
 

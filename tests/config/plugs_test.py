@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import config, plugs
-from jaxrl_llm.host import choices, stages
+from jaxrl_llm import config
+from jaxrl_llm.config import plugs
+from jaxrl_llm.host import choices, methods, stages
 from jaxrl_llm.launch import hyper, run
-from jaxrl_llm.plugs import plug_fields
 from tests.helpers import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -146,7 +146,7 @@ def test_what_the_device_code_gets(folder):
   assert numbers.importance == {'width': np.float32(3)}
   cfg = choices.learner_config(c, remat='none', tokens=100)
   assert cfg.objective.keywords == {'shape': 'tanh'}
-  advantage = choices.advantage(c)
+  advantage = methods.advantage(c)
   rewards = np.float32([[0, 1, 3, 1]])
   where = np.ones((1, 4), bool)
   # The two best have the mean 2 before step 8, the best is 3 from then on.
@@ -181,7 +181,7 @@ def test_a_function_that_fails_names_its_line(folder):
       ('g', 'bad.py:g failed .TypeError.*bad.py, line 4')):
     c = config.load('mine.py', {'advantage': f'bad.py:{name}'})
     with pytest.raises(ValueError, match=said):
-      choices.advantage(c)(rewards, rewards > 0, 0)
+      methods.advantage(c)(rewards, rewards > 0, 0)
 
 
 def test_sections_that_a_choice_brings_and_takes():
@@ -222,21 +222,21 @@ def test_a_function_itself_is_a_choice():
   c.doubled.factor = 3.0
   c = config.complete(c, {}, 'name')
   rewards = np.ones((1, 4), np.float32)
-  values, _ = choices.advantage(c)(rewards, rewards > 0, 0)
+  values, _ = methods.advantage(c)(rewards, rewards > 0, 0)
   np.testing.assert_array_equal(values, 3 * rewards)
   assert config.flatten(c)['advantage'].startswith('python:')
 
 
 def test_every_packaged_plug_can_be_chosen():
   for field in plugs.PLUG_FIELDS:
-    for name in plug_fields.known(field):
+    for name in plugs.known(field):
       flat = config.flatten(config.complete(config.base(), {field: name}, 'x'))
       given = plugs.chosen(field, flat)[1]
       assert isinstance(given, dict)
 
 
 def test_a_stage_gets_its_hyperparameters():
-  made = stages.make(tiny.load(curriculum='speed', speed__n_init=3))
+  made = stages.make_stages(tiny.load(curriculum='speed', speed__n_init=3))
   assert made.curriculum.min_count == 3 or made.curriculum.stale
 
 

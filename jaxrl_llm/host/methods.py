@@ -1,0 +1,186 @@
+"""Methods that a config chooses, for the programs of the learner.
+
+A config is checked by them, so they import no program.
+"""
+
+import functools
+from typing import Any, Callable, Optional
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.base import schedules
+from jaxrl_llm.config import plugs
+from jaxrl_llm.learner import actor as actor_lib
+from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.models import experts
+from jaxrl_llm.ops import policy_losses
+from jaxrl_llm.types import Array
+
+
+def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
+  """Returns the choices of `off_policy`, None for 'none'."""
+  if config.off_policy == 'none':
+    return None
+  return config_lib.as_section(
+      rejection_lib.Rejection, config[config.off_policy],
+      decoupled=has_actor(config))
+
+
+def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
+  """Returns the form of the experts that the sampler records, or None.
+
+  Raises:
+    ValueError: an environment answers the responses.
+  """
+  if not config.loss.replay_experts:
+    return None
+  if has_turns(config):
+    raise ValueError(
+        'loss.replay_experts=true does not work with an environment or tools: '
+        'set it to false.')
+  return experts.Record.of(config_lib.model_config(config))
+
+
+def has_turns(config: ConfigDict) -> bool:
+  """Returns whether an environment answers the responses."""
+  return 'max_turns' in config.task
+
+
+def has_actor(config: ConfigDict) -> bool:
+  """Returns whether the actor is another model than the policy."""
+  return bool(config.actor.model.hf or config.actor.model.preset)
+
+
+def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
+  """Returns how an actor that is another model learns; None without one.
+
+  Its F is `loss.importance`. Under rejection without one, it is the truncation
+  at c1, as in the policy's loss.
+  """
+  if not has_actor(config):
+    return None
+  correct = traced(config, 'loss.importance')[0]
+  if config.loss.importance == 'none' and config.off_policy != 'none':
+    correct = 'tis'
+  return config_lib.as_section(
+      actor_lib.Training, config.actor,
+      controlled=config.actor.kl_target is not None, importance=correct)
+
+
+def traced(
+    config: ConfigDict, field: str,
+) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
+  """Returns an objective or a correction, and its numbers.
+
+  Numbers are traced, so that new ones never recompile; other hyperparameters
+  are bound to the function. None is left out where it is the default.
+  """
+  plug, given = plugs.chosen(field, config_lib.flatten(config))
+  is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
+  default = {
+      one.parameter: one.default for one in plug.hyperparameters.values()}
+  static = {k: v for k, v in given.items() if not is_number(v) and (
+      v is not None or default.get(k) is not None)}
+  function = plug.name
+  if not plug.packaged or static:
+    function = functools.partial(plug.guarded(), **static)
+  return function, {
+      name: np.float32(value) for name, value in given.items()
+      if is_number(value)}
+
+
+def check(config: ConfigDict) -> None:
+  """Traces the user's advantage, objective and correction once, on shapes.
+
+  Else a wrong result would end the run after its SFT and first wave, or
+  would be broadcast into a wrong loss.
+
+  Raises:
+    ValueError: one fails, or returns something else than it should.
+  """
+  rows, samples = 2, config.samples_per_prompt
+  array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
+  tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
+  if not plugs.plug('advantage', config.advantage).packaged:
+    jax.eval_shape(
+        advantage(config), array(rows, samples),
+        array(rows, samples, kind=bool), array(kind=np.uint32))
+  for field, args, form in (
+      ('loss.objective', (tokens, tokens, array(rows), mask),
+       'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
+      ('loss.importance', (tokens, mask), 'an array')):
+    function, numbers = traced(config, field)
+    if not callable(function):
+      continue
+    found, own = jax.eval_shape(function, *args, **numbers), {}
+    if field == 'loss.objective':
+      found, own = policy_losses.with_metrics(found)
+    is_loss = isinstance(found, policy_losses.PolicyLoss)
+    shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
+    if (is_loss, {*shapes}, type(own)) != (
+        field == 'loss.objective', {tokens.shape}, dict):
+      raise ValueError(
+          f'{field}={config_lib.flatten(config)[field]} returns '
+          f'{type(found).__name__} of the shapes {shapes} for tokens of the '
+          f'shape {tokens.shape}: return {form} of that shape.')
+    for name, value in own.items():
+      if str(name).partition('/')[0] in ('step', 'update') or (
+          value.shape not in ((), tokens.shape)):
+        raise ValueError(
+            f'{field}={config_lib.flatten(config)[field]} returns the metric '
+            f'{name} of the shape {value.shape} for tokens of the shape '
+            f'{tokens.shape}: return one of that shape or a number, whose name '
+            'does not begin with step or update.')
+
+
+def advantage(
+    config: ConfigDict, *, per_group: bool = False,
+) -> Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]:
+  """Makes the advantage function of a config.
+
+  Args:
+    config: it names the advantage.
+    per_group: leave out scaling by the batch, so that a group's advantages do
+      not depend on the others. A function that scales takes it as an argument.
+
+  Returns:
+    (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
+    (advantages [P, N], metrics). `where` marks valid samples; `step` is the
+    number of steps done; `separate` is for advantages that take it. Jittable,
+    with a traced `step`.
+  """
+  plug, given = plugs.chosen('advantage', config_lib.flatten(config))
+  function, at_step = plug.guarded(), {
+      one.parameter: schedules.make_schedule(given.pop(one.parameter))
+      for one in plug.hyperparameters.values() if one.scheduled}
+  if 'per_group' in plug.keywords:
+    given['per_group'] = per_group
+
+  if 'weights' in plug.keywords:
+    given['weights'] = tuple(config.task.get('reward_weights', ()))
+
+  def compute(rewards, where, step, separate=None):
+    several = {} if separate is None else {'separate': separate}
+    found = function(rewards, where=where, **given, **several, **{
+        name: value(step) for name, value in at_step.items()})
+    values, metrics = found if isinstance(found, tuple) else (found, {})
+    shape = jax.numpy.shape(values)
+    if shape != rewards.shape:
+      raise ValueError(
+          f'advantage={plug.name} returns an array of the shape {shape} for '
+          f'rewards of the shape {rewards.shape}: return one of their shape, '
+          'or (advantages, metrics).')
+    return values, metrics
+
+  return compute
+
+
+def separate_rewards(config: ConfigDict) -> int:
+  """Returns K, the rewards that the advantage gets each by itself; or 0."""
+  plug, _ = plugs.chosen('advantage', config_lib.flatten(config))
+  functions = config.task.get('reward', ())
+  return len(functions) if 'separate' in plug.keywords and (
+      isinstance(functions, tuple)) else 0
