@@ -40,7 +40,8 @@ from jaxrl_llm import checkpoint
 from tests.helpers import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
+MEASURED = (
+    'seconds/', 'speed/tokens', 'speed/flops_share', 'memory/', 'turns/waited')
 LIMIT = 3600.0  # seconds of a program, also on a busy machine
 # Newer fields and defaults, with the values that older checkouts had.
 SINCE = {'sampling.buckets': 'none', 'sampling.unroll': 'false'}
@@ -229,7 +230,9 @@ def start(
     try:
       codes = [process.wait(LIMIT) for process in processes]
     except subprocess.TimeoutExpired:
-      codes = [f'no result after {LIMIT:.0f} s']
+      raise RuntimeError(
+          f'{checkout.path}: {program} has not ended after {LIMIT:.0f} s:\n'
+          f'{log.read_text()[-3000:]}') from None
     finally:
       for process in processes:
         process.kill()
@@ -294,7 +297,10 @@ def renamed(name: str) -> str:
 
 def arrays(root: pathlib.Path) -> dict[str, Any]:
   """Returns dtype, shape and hash of all arrays of the last checkpoint."""
-  path = root / str(checkpoint.steps(root)[-1]) / 'tree' / 'metadata'
+  steps = checkpoint.steps(root)
+  if not steps:
+    raise RuntimeError(f'{root} has no checkpoint.')
+  path = root / str(steps[-1]) / 'tree' / 'metadata'
   nested: dict[str, Any] = {}
   for name, (shape, kind) in json.loads(path.read_text()).items():
     *sections, leaf = name.split('.')
@@ -302,12 +308,14 @@ def arrays(root: pathlib.Path) -> dict[str, Any]:
     for section in sections:
       at = at.setdefault(section, {})
     at[leaf] = np.zeros(shape, kind)
-  state = checkpoint.restore(root, nested).state
+  restored = checkpoint.restore(root, nested)
+  if restored is None:
+    raise RuntimeError(f'{root} has no whole checkpoint.')
   return {
       renamed(jax.tree_util.keystr(keys, simple=True, separator='.')):
           [str(leaf.dtype), leaf.shape, hashlib.sha256(
               np.ascontiguousarray(leaf).tobytes()).hexdigest()]
-      for keys, leaf in jax.tree_util.tree_leaves_with_path(state)}
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(restored.state)}
 
 
 def found(workdir: pathlib.Path) -> dict[str, Any]:
@@ -389,7 +397,7 @@ def check(
     run(job, new, after, command(job, after, before, model), root,
         root / old if job.of else None)
     a, b = found(root / old), found(root / new)
-  except RuntimeError as error:
+  except (OSError, RuntimeError) as error:
     print(f'{name}: {error}', flush=True)
     return False
   idles = idle(job, a)
@@ -415,6 +423,8 @@ def main() -> None:
   parser.add_argument('--only', choices=JOBS, nargs='+', default=[*JOBS],
                       help='some jobs')
   args = parser.parse_args()
+  if not (args.before / 'jaxrl_llm').is_dir():
+    parser.error(f'--before={args.before} is no checkout of this project.')
   same, seconds = True, {}
   with tempfile.TemporaryDirectory() as folder:
     root = (args.workdir or pathlib.Path(folder)).resolve()
