@@ -135,11 +135,12 @@ JOBS = {
     'turns': Job('turns/game', _SIZE, ('eval/pass@1', 'update/grad_norm')),
     'lora': Job('countdown', {
         **_COUNTDOWN, 'lora.rank': 4, 'actor.lag': 1, 'loss.kl_coef': .1},
-        ('batch/staleness', 'update/kl')),
+        ('batch/staleness', 'update/kl_anchor')),
     'devices': Job('countdown', {
         **_COUNTDOWN, 'model.kv_heads': 2, 'mesh.cpu_devices': 8,
         'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2,
-        'selection': 'replay'}, ('eval/pass@1', 'batch/replayed')),
+        'selection': 'replay', 'replay.rounds': 2},
+        ('eval/pass@1', 'batch/replayed')),
     'processes': Job('speed/countdown', {
         **_COUNTDOWN, **_SPEED, 'selection': 'cbs', **_CBS,
         'mesh.cpu_devices': 1},
