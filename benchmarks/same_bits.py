@@ -374,10 +374,11 @@ def first_difference(a: Any, b: Any, where: str = '') -> str:
       x, y = (of.get(key, 'absent') for of in (a, b))
       if digest(x) != digest(y):
         return first_difference(x, y, f'{where}.{key}')
-  if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+  if isinstance(a, list) and isinstance(b, list):
     for i, (x, y) in enumerate(zip(a, b)):
       if digest(x) != digest(y):
         return first_difference(x, y, f'{where}[{i}]')
+    return f'{where}: {len(a)} rows -> {len(b)} rows'
   return f'{where}: {str(a)[:60]} -> {str(b)[:60]}'
 
 

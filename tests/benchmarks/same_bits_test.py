@@ -29,7 +29,7 @@ def test_equal_results_are_the_same(capsys):
      '[1].loss: 0.25 -> 0.125'),
     ('metrics', [{'step': 1, 'loss': .5}, {'step': 2}],  # is lost
      '[1].loss: 0.25 -> absent'),
-    ('metrics', RESULTS['metrics'][:1], ''),
+    ('metrics', RESULTS['metrics'][:1], '2 rows -> 1 rows'),
     ('samples', [{'step': 1}], '[0].response: a -> absent'),
     ('arrays', {**RESULTS['arrays'], 'learners.0.skipped': ['int32', [], '']},
      'absent -> '),
