@@ -399,7 +399,7 @@ def check(
     run(job, new, after, command(job, after, before, model), root,
         root / old if job.of else None)
     a, b = found(root / old), found(root / new)
-  except (OSError, RuntimeError) as error:
+  except (OSError, RuntimeError, ValueError) as error:
     print(f'{name}: {error}', flush=True)
     return False
   idles = idle(job, a)
