@@ -9,7 +9,8 @@ samples.jsonl, and every array of the last checkpoint. An array, a metric or a
 key of samples that only the older checkout has is a difference; so is an array
 that only the newer one has. New metrics and keys of samples are named, not
 compared. A job fails if one of the metrics that it is there for is 0. Exit code
-1 means that something differs or fails. It takes about 15 minutes on 2 cores.
+1 means that something differs or fails. Two jobs run at a time; all take about
+15 minutes on 2 cores.
 
 The job `goes_on` takes a run of the older checkout back to its first
 checkpoint, and the newer one continues it.
@@ -21,6 +22,7 @@ some of the jobs.
 
 import argparse
 import collections
+from concurrent import futures
 import hashlib
 import json
 import os
@@ -30,6 +32,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -47,6 +50,7 @@ LIMIT = 3600.0  # seconds of a program, also on a busy machine
 SINCE = {'sampling.buckets': 'none', 'sampling.unroll': 'false'}
 # Beginnings of names of arrays in older checkouts, with today's.
 RENAMED = {'learner.': 'learners.0.'}
+AT_ONCE = 2  # jobs
 # Prints {config: names of its fields}.
 ASK = '''
 import json, sys
@@ -54,6 +58,9 @@ from jaxrl_llm import config
 print(json.dumps({
     spec: [*config.flatten(config.load(spec))] for spec in sys.argv[1:]}))
 '''
+
+
+_locks: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
 
 class Job(NamedTuple):
@@ -126,7 +133,6 @@ JOBS = {
     'speed': Job('speed/countdown', {**_COUNTDOWN, **_SPEED},
                  ('screening/continued', 'update/grad_norm')),
     'all_four': _ALL_FOUR,
-    'goes_on': _ALL_FOUR._replace(of='all_four'),
     'actor': Job('jackpot/countdown_actor', {
         **_COUNTDOWN, 'actor.model.width': 16, 'actor.model.layers': 1,
         'actor.model.heads': 2, 'actor.model.kv_heads': 1,
@@ -144,7 +150,8 @@ JOBS = {
     'processes': Job('speed/countdown', {
         **_COUNTDOWN, **_SPEED, 'selection': 'cbs', **_CBS,
         'mesh.cpu_devices': 1},
-        ('screening/continued', 'cbs/gain', 'batch/replayed'), processes=2)}
+        ('screening/continued', 'cbs/gain', 'batch/replayed'), processes=2),
+    'goes_on': _ALL_FOUR._replace(of='all_four')}
 
 
 class Checkout(NamedTuple):
@@ -341,24 +348,26 @@ def idle(job: Job, results: Mapping[str, Any]) -> list[str]:
 
 
 def compared(
-    a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-  """Yields each part of the results, with '' or its first difference.
-
-  Prints the names of metrics and keys of samples that are new.
+    a: Mapping[str, Any],
+    b: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+  """Compares two results.
 
   Args:
     a: results of the older checkout.
     b: results of the newer one.
+
+  Yields:
+    For each part its name, its first difference or '', and the metrics or keys
+    of samples that are new.
   """
   for part in sorted({*a, *b}):
-    x, y = a.get(part), b.get(part)
+    x, y, new = a.get(part), b.get(part), set()
     if isinstance(x, list) and isinstance(y, list):
       new = {key for row in y for key in row} - {
           key for row in x for key in row}
       y = [{k: v for k, v in row.items() if k not in new} for row in y]
-      if new:
-        print(f'  new in {part}: {", ".join(sorted(new))}')
-    yield part, '' if digest(x) == digest(y) else first_difference(x, y)
+    difference = '' if digest(x) == digest(y) else first_difference(x, y)
+    yield part, difference, sorted(new)
 
 
 def digest(value: Any) -> str:
@@ -383,35 +392,41 @@ def first_difference(a: Any, b: Any, where: str = '') -> str:
 
 
 def check(
-    name: str, before: Checkout, after: Checkout, root: pathlib.Path) -> bool:
-  """Runs a job with both checkouts; prints and returns whether it is the same.
+    name: str, before: Checkout, after: Checkout,
+    root: pathlib.Path) -> tuple[bool, float]:
+  """Runs a job with both checkouts, and prints its differences.
 
   Args:
     name: of the job.
     before: the older checkout.
     after: the newer one.
     root: folder of all runs, with the model of the job `words`.
+
+  Returns:
+    Whether it is the same, and the seconds that it took.
   """
+  since = time.monotonic()
   job, model = JOBS[name], root / 'origin' / 'model'
   old, new = f'{job.of or name}-before', f'{name}-after'
   try:
-    run(job, old, before, command(job, before, after, model), root)
+    with _locks[old]:
+      run(job, old, before, command(job, before, after, model), root)
     run(job, new, after, command(job, after, before, model), root,
         root / old if job.of else None)
     a, b = found(root / old), found(root / new)
   except (OSError, RuntimeError, ValueError) as error:
     print(f'{name}: {error}', flush=True)
-    return False
+    return False, time.monotonic() - since
   idles = idle(job, a)
   if idles:
     print(f'{name} proves too little: {", ".join(idles)} is 0 in all rows but '
           'one: change its fields.')
   same = not idles
-  for part, difference in compared(a, b):
-    print(f'{name} {part}: {difference or "same " + digest(a[part])}',
-          flush=True)
+  for part, difference, added in compared(a, b):
+    print(f'{name} {part}: {difference or "same " + digest(a[part])}' + (
+        f'; new: {", ".join(added)}' if added else ''), flush=True)
     same &= not difference
-  return same
+  return same, time.monotonic() - since
 
 
 def main() -> None:
@@ -427,8 +442,9 @@ def main() -> None:
   args = parser.parse_args()
   if not (args.before / 'jaxrl_llm').is_dir():
     parser.error(f'--before={args.before} is no checkout of this project.')
-  same, seconds = True, {}
-  with tempfile.TemporaryDirectory() as folder:
+  since = time.monotonic()
+  with (tempfile.TemporaryDirectory() as folder,
+        futures.ThreadPoolExecutor(AT_ONCE) as pool):
     root = (args.workdir or pathlib.Path(folder)).resolve()
     model = root / 'origin' / 'model'
     if not model.exists():
@@ -437,13 +453,12 @@ def main() -> None:
       tiny_hf.write(model.parent / 'problems.jsonl', rows)
       tiny_hf.make(model, rows, dtype=tiny_hf.torch.bfloat16)
     before, after = look_at(args.before.resolve()), look_at(ROOT)
-    for name in args.only:
-      since = time.monotonic()
-      same &= check(name, before, after, root)
-      seconds[name] = time.monotonic() - since
-  print(f'{sum(seconds.values()):.0f} seconds: ' + ', '.join(
-      f'{name} {each:.0f}' for name, each in seconds.items()))
-  sys.exit(0 if same else 1)
+    results = [*pool.map(
+        lambda name: check(name, before, after, root), args.only)]
+  print(f'{time.monotonic() - since:.0f} seconds: ' + ', '.join(
+      f'{name} {seconds:.0f}' for name, (_, seconds) in zip(
+          args.only, results)))
+  sys.exit(0 if all(same for same, _ in results) else 1)
 
 
 if __name__ == '__main__':
