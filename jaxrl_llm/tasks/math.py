@@ -227,6 +227,8 @@ class Problems:
     key: see `tasks.Task`.
   """
 
+  _pool: Pool | None = None
+
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
@@ -250,11 +252,15 @@ class Problems:
     """Reads the problems of another file or data set, with these options."""
     return read(source, self.options, self.tokenizer)
 
+  def close(self) -> None:
+    """Ends the worker processes, if any; the next response starts new ones."""
+    if self._pool is not None:
+      self._pool.close()
+      self._pool = None
+
 
 class Math(Problems):
   """Task of problems with a mathematical answer; see `tasks.Task`."""
-
-  _pool: Pool | None = None
 
   def __init__(self, options: Options, tokenizer):
     if options.judge == 'math_verify':
@@ -276,12 +282,6 @@ class Math(Problems):
         tags=self.options.reasoning_tags,
         tolerance=self.options.tolerance, any_order=self.options.any_order))
     return lambda: _verdict(reply.result())
-
-  def close(self) -> None:
-    """Ends the worker processes; the next response starts new ones."""
-    if self._pool is not None:
-      self._pool.close()
-      self._pool = None
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response: reward 1 if its answer equals the reference, else 0.
@@ -312,10 +312,6 @@ class Rewarded(Problems):
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges one response; see `judge`."""
     return self.judge([problem], [text], [truncated])[0]
-
-  def close(self) -> None:
-    """Ends what `async` functions run in."""
-    self.rewards.close()
 
 
 def _verdict(reply) -> Verdict:
