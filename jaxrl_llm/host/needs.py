@@ -21,9 +21,9 @@ class Needs(NamedTuple):
       updates.
     z: normaliser of the rejection, computed by `Learner.score`.
     identity: names of the rows, which seed the rejection's noise.
-    top_sampled: likeliest tokens that the sampler records, 0 for none.
-    top_scored: those of them that `Learner.score` needs.
-    top_updated: those of them that updates need.
+    top_scored: likeliest tokens of the sampler that `Learner.score` needs, 0
+      for none.
+    top_updated: those that updates need.
     behaviour_params: a copy of the parameters that sampled the rows, in
       updates.
     temperature: the temperature of each row: it may differ in a batch.
@@ -38,7 +38,6 @@ class Needs(NamedTuple):
   actor_logprobs: bool
   z: bool
   identity: bool
-  top_sampled: int
   top_scored: int
   top_updated: int
   behaviour_params: bool
@@ -85,7 +84,6 @@ def of(
       old_logprobs=old, anchor=config.loss.kl_coef > 0,
       actor_logprobs=old and actor is not None and actor.ppo, z=z,
       identity=rejection is not None,
-      top_sampled=top(rejection and rejection.uses_top),
       top_scored=top(z and rejection.z == 'topk'),
       top_updated=top(rejection and rejection.needs_top),
       behaviour_params=bool(rejection) and rejection.needs_actor and not (

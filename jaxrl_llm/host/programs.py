@@ -373,7 +373,8 @@ def make_programs(
   needs = stages.needs
   writing = sampler(
       model=sources[-1].model, record_experts=needs.experts is not None,
-      top_logprobs=needs.top_sampled, continues=needs.turns)
+      top_logprobs=max(needs.top_scored, needs.top_updated),
+      continues=needs.turns)
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):

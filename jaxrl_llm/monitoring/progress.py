@@ -19,7 +19,7 @@ from rich import box, cells
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from jaxrl_llm.base import phases, plain
@@ -206,23 +206,19 @@ class Display:
   def _render(self) -> Group:
     """Returns the lines shown on a terminal, none longer than it is wide."""
     first, *others = self._shown()
-    width, counts = self._console.width, first.counts()
-    # What the name and the bar may take: the rest, without three gaps.
-    room = width - len(first.name) - len(counts) - 3 * 2
-    bar = max(min(_BAR, room - len(self._name)), 4)
-    name = Text(self._name, style='bold')
-    name.truncate(max(room - bar, 1), overflow='ellipsis')
-    head = Table.grid(padding=(0, 2))
+    width, cut = self._console.width, dict(no_wrap=True, overflow='ellipsis')
+    # The longer one of the name and the bar gives way on a narrow terminal.
+    head = Table.grid(
+        Column(), Column(no_wrap=True), Column(max_width=_BAR),
+        Column(no_wrap=True), padding=(0, 2))
     head.add_row(
-        name, Text(first.name, style='cyan'),
-        ProgressBar(first.total or None, first.done, width=bar,
-                    pulse=not first.total),
-        Text(counts, style='dim'))
-    lines = [head]
-    for phase in others:
-      if phase.passed() >= _SHORT:
-        lines.append(_cut(Text.assemble(
-            (f'  {phase.name}  ', 'cyan'), (phase.counts(), 'dim')), width))
+        Text(self._name, 'bold', **cut), Text(first.name, 'cyan'),
+        ProgressBar(first.total or None, first.done, pulse=not first.total),
+        Text(first.counts(), 'dim'))
+    lines = [head, *(
+        Text.assemble(
+            (f'  {phase.name}  ', 'cyan'), (phase.counts(), 'dim'), **cut)
+        for phase in others if phase.passed() >= _SHORT)]
     figures = Text()
     for label, value in self._numbers.items() if first is self._main else ():
       if len(figures) + len(f'{label} {value}') <= width:
@@ -232,12 +228,6 @@ class Display:
         Text(_middle_out(line, width), style=style, no_wrap=True)
         for line, style in zip(
             self._sample.splitlines(), ('dim green', 'green'))))
-
-
-def _cut(text: Text, width: int) -> Text:
-  """Cuts a text to a width."""
-  text.truncate(width, overflow='ellipsis')
-  return text
 
 
 def _middle_out(text: str, width: int) -> str:

@@ -143,7 +143,7 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   config, parts = made(advantage=advantage)
   with config.unlocked():
     config.task.reward = 'a.py:f', 'a.py:g'
-  parts = stages.make(config)
+  parts = stages.make_stages(config)
   ask, responses, judged = wave(config)
   separate = np.random.default_rng(0).random((2, 9))
   separate[1, 3] = np.nan  # one that does not count

@@ -195,6 +195,20 @@ def test_a_narrow_terminal_cuts_no_figure(name):
     assert frame(display, 200)[1].endswith('tokens/s 12,345  s/step 10.25')
 
 
+@pytest.mark.parametrize('width', [20, 40])
+def test_no_line_is_longer_than_the_terminal_is_wide(width):
+  """Wide characters take two places; what gives way is the run's name."""
+  _, console = capture(True, width)
+  with progress.Display('很' * 60, console=console) as display:
+    with phases.phase('RL', 200):
+      display.update(50, {'reward/mean': 0.25}, 'a problem ' * 9)
+      with phases.phase('a phase of a long name ' * 3) as phase:
+        phase.start -= 2
+        lines = frame(display, width)
+  assert len(lines) == 4 and '50/200' in lines[0]
+  assert all(cells.cell_len(line) <= width for line in lines)
+
+
 def test_a_step_that_trains_on_nothing_says_so():
   """A loss that is not finite is another thing, and stays seen."""
   nan = float('nan')
