@@ -374,12 +374,13 @@ def refill(
 
   # A loop carries only what it changes.
   still = shared and extend is None
+  pool = prefixes.leave(state.pool, ended) if shared else None
   # One slot after the other, in place; a gather of all slots would copy the
   # caches whenever a single response has ended.
   with jax.named_scope('refill'):
-    caches, pool, rows = jax.lax.fori_loop(0, jnp.sum(ended), refill_slot, (
-        None if still else state.caches,
-        prefixes.leave(state.pool, ended) if shared else None, state.rows))
+    caches, pool, rows = jax.lax.fori_loop(
+        0, jnp.sum(ended), refill_slot,
+        (None if still else state.caches, pool, state.rows))
   new = lambda fresh, old: jnp.where(ended, fresh, old)
   existing = requests.existing
   done = 0 if existing is None else existing.done[taken]
