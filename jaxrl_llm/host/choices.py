@@ -20,6 +20,7 @@ from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.options import (
     ActorNumbers,
     LossWeights,
+    OverlongOptions,
     RejectionBounds,
 )
 from jaxrl_llm.models import experts
@@ -205,9 +206,8 @@ def advantages(config: ConfigDict) -> advantages_lib.Program:
   return advantages_lib.make_program(
       advantage(config), advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
-      overlong=config_lib.as_section(
-          advantages_lib.Overlong, config.overlong,
-          budget=config.max_response))
+      overlong=config_lib.as_section(OverlongOptions, config.overlong),
+      budget=config.max_response)
 
 
 def separate_rewards(config: ConfigDict) -> int:
