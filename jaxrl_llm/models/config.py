@@ -247,15 +247,13 @@ class ModelConfig:
     layer += qkv * self.qkv_bias + 2 * h * self.qk_norm
     layer += 2 * d * self.post_norms
     embeddings = self.vocab_size * d * (1 if self.tie_embeddings else 2)
-    return self.layers * layer + self._mlps(self.experts) + embeddings + d
+    return self.layers * layer + self.mlps(self.experts) + embeddings + d
 
-  def active_mlps(self) -> int:
-    """Returns the weights of MLPs and routers that a token is multiplied by.
+  def mlps(self, experts: Optional[int]) -> int:
+    """Returns the weights of MLPs and routers, with so many experts each.
+
+    With `experts_per_token`, they are those that a token is multiplied by.
     """
-    return self._mlps(self.experts_per_token)
-
-  def _mlps(self, experts: Optional[int]) -> int:
-    """Returns the weights of MLPs and routers, with so many experts each."""
     d, sparse = self.width, sum(self.sparse_layers())
     count = (self.layers - sparse) * 3 * d * self.mlp_width
     if sparse:
