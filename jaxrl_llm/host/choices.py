@@ -16,6 +16,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner.options import (
   ActorNumbers,
   LossWeights,
+  OverlongOptions,
   RejectionBounds,
 )
 
@@ -83,6 +84,5 @@ def advantages(config: ConfigDict) -> advantages_lib.Program:
   return advantages_lib.make_program(
       methods.advantage(config), methods.advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
-      overlong=config_lib.as_section(
-          advantages_lib.Overlong, config.overlong,
-          budget=config.max_response))
+      overlong=config_lib.as_section(OverlongOptions, config.overlong),
+      budget=config.max_response)
