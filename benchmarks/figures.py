@@ -23,6 +23,7 @@ import pathlib
 import statistics
 from typing import Any, Callable, Mapping, Sequence
 
+from jaxrl_llm.base import plain
 from jaxrl_llm.monitoring import metrics, plots
 
 Row = Mapping[str, Any]
@@ -44,7 +45,7 @@ def pass_rates(responses: Sequence[Row]) -> list[float]:
 
 def _values(rows: Sequence[Row], metric: str) -> list[float]:
   """Returns a metric where rows have it; ValueError if none has."""
-  found = [row[metric] for row in rows if plots.drawable(row.get(metric))]
+  found = [row[metric] for row in rows if plain.is_finite(row.get(metric))]
   if not found:
     raise ValueError(
         f'No row of {len(rows)} has {metric}: give metrics.jsonl of a run that '

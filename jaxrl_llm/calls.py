@@ -260,7 +260,7 @@ class Sampler:
     key = parts.step_key(parts.replicate(np.uint32(self.calls)))
     found = []
     for problem, number in responses_lib.calls(
-        len(problems), n, max_prompts=sampler.max_prompts,
+        [range(n)] * len(problems), max_prompts=sampler.max_prompts,
         max_requests=sampler.max_requests):
       rows, local = np.unique(problem, return_inverse=True)
       of_call = [problems[i] for i in rows]

@@ -261,6 +261,11 @@ class Table(NamedTuple):
   rewards: Optional[np.ndarray] = None
   temperature: Optional[np.ndarray] = None
 
+  def at(self, rows: np.ndarray) -> 'Table':
+    """Returns the facts at rows [...]; 0 or False where a row is -1."""
+    return jax.tree.map(lambda x: np.append(
+        x, np.zeros((1, *x.shape[1:]), x.dtype), 0)[rows], self)
+
 
 class AdvantageError(ValueError):
   """An advantage is not finite. The state before the step can be saved."""
@@ -289,6 +294,13 @@ class GroupRequests(NamedTuple):
   first: np.ndarray
   count: np.ndarray  # type: ignore[assignment]
   probe: np.ndarray
+
+  @property
+  def sample(self) -> np.ndarray:
+    """[R] int32, number within its group of each sample asked for."""
+    before = np.cumsum(self.count) - self.count
+    return (np.repeat(self.first - before, self.count) + np.arange(
+        self.count.sum())).astype(np.int32)
 
 
 class Probe(NamedTuple):

@@ -153,7 +153,9 @@ def test_a_picture_that_cannot_be_drawn_costs_only_itself(
 
   monkeypatch.setattr(summary.plots, 'curves', fail)
   folder = types.SimpleNamespace(local=tmp_path, path=tmp_path)
-  assert summary.write(folder, {'a': 1}, 'title') == ['summary.json']
+  line, fault = summary.end(folder, {'steps': 1}, 'title', [1])
+  assert line.endswith(': summary.json, samples.jsonl, checkpoints/')
+  assert 'could not be written' in fault
   assert 'curves.png could not be written' in caplog.text
   assert "(ValueError: Key backend: 'x' is not" in caplog.text
 

@@ -71,6 +71,11 @@ def number(value: Any) -> float | None:
     return None
 
 
+def is_finite(value: Any) -> bool:
+  """Returns whether a value of JSON is a finite number."""
+  return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def json(value: Any) -> Any:
   """Returns a value that JSON has.
 

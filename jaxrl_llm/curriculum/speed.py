@@ -195,7 +195,7 @@ class _Speed:
     """Learns from a wave, and moves its groups from queue to queue."""
     n, new, rest = self.sizes.samples, ask.first == 0, ask.first > 0
     there = rows_of(table, ask.group, n, valid=False)
-    valid = np.where(_at(table.valid, there), there, -1)
+    valid = np.where(table.at(there).valid, there, -1)
     asked = (np.arange(n) < self.n_init) == new[:, None]
     rate = _mean(table, np.where(asked, valid, -1))  # of this wave's samples
     known = outcomes.with_rewards(
@@ -218,7 +218,7 @@ class _Speed:
     whole = outcomes.of(known, _mean(table, valid[rest]), self.n_init)
     finished = queues.joined(queues.present(state.finished), Finished(
         ask.group[rest], np.maximum(whole, 0),
-        _at(table.length, there[rest]).sum(1, dtype=np.int64)))
+        table.at(there[rest]).length.sum(1, dtype=np.int64)))
 
     screened = np.bincount(outcome[outcome >= 0], minlength=self.n_init + 1)
     found = float(np.nansum(gain[rest]))  # signal of the finished groups
@@ -234,7 +234,7 @@ class _Speed:
         dynamic=old.dynamic + (
             n * _ratio(found, whole_signal) if found else 0.0),
         tokens=old.tokens + int(
-            _at(table.length, np.where(asked, there, -1)).sum()))
+            table.at(np.where(asked, there, -1)).length.sum()))
     return state._replace(
         in_flight=state.in_flight - len(good), known=known,
         accepted=queues.padded(accepted, self.capacity),
@@ -424,15 +424,10 @@ def _between(rate: np.ndarray, low: float, high: float) -> np.ndarray:
   return (low < rate) & (rate < high)
 
 
-def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Returns a column's values, 0 or False where a row is -1."""
-  return np.append(column, np.zeros(1, column.dtype))[rows]
-
-
 def _mean(table: Table, rows: np.ndarray) -> np.ndarray:
   """Returns the mean reward [P] of rows [P, n]; -1 is none, NaN without any.
   """
   count = (rows >= 0).sum(1)
-  total = _at(table.reward, rows).sum(1, dtype=np.float64)
+  total = table.at(rows).reward.sum(1, dtype=np.float64)
   return np.divide(
       total, count, out=np.full(len(rows), np.nan), where=count > 0)

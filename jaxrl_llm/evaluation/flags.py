@@ -10,6 +10,8 @@ import math
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm.base import plain
+
 Row = Mapping[str, Any]
 _PART = 0.25  # of the run: its beginning, its end
 _ROWS = 8  # rows of metrics below which a trend is noise
@@ -102,7 +104,7 @@ def _share(values: Any) -> float:
 
 def _of_samples(samples: Sequence[Row]) -> Iterator[Flag]:
   """Yields the flags that the texts of responses raise."""
-  good = [i for i, s in enumerate(samples) if _number(s.get('reward'))]
+  good = [i for i, s in enumerate(samples) if plain.is_finite(s.get('reward'))]
   order = sorted(good, key=lambda i: samples[i]['step'])
   size = max(int(_PART * len(order)), _RESPONSES)
   if len(order) < 2 * size:
@@ -254,34 +256,28 @@ def _reward_rises(rows: Sequence[Row]) -> bool:
 
 def _outcome(rows: Sequence[Row]) -> str:
   """Returns the name of the metric that `_learns` reads."""
-  many = sum(_held_out(row) is not None for row in rows) >= 2
-  return 'held-out ' + _held_out_name(rows) if many else 'the reward'
-
-
-def _held_out_name(rows: Sequence[Row]) -> str:
-  return 'pass@1' if any('eval/pass@1' in row for row in rows) else 'reward'
+  if sum(_held_out(row) is not None for row in rows) < 2:
+    return 'the reward'
+  by_pass = any('eval/pass@1' in row for row in rows)
+  return 'held-out pass@1' if by_pass else 'held-out reward'
 
 
 def _held_out(row: Row) -> tuple[float, float] | None:
   """Returns a held-out estimate and its standard error, or None."""
   for name in ('eval/pass@1', 'eval/mean'):
-    if _number(row.get(name)):
+    if plain.is_finite(row.get(name)):
       error = row.get(f'{name}_error')
-      return row[name], error if _number(error) else 0.0
+      return row[name], error if plain.is_finite(error) else 0.0
   return None
 
 
 def _ends(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
   """Returns the means of a metric at the beginning and at the end, or None."""
-  values = [row[name] for row in rows if _number(row.get(name))]
+  values = [row[name] for row in rows if plain.is_finite(row.get(name))]
   size = int(_PART * len(values))
   if len(values) < _ROWS:
     return None
   return sum(values[:size]) / size, sum(values[-size:]) / size
-
-
-def _number(value: Any) -> bool:
-  return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _quoted(text: str) -> str:

@@ -78,16 +78,14 @@ def evaluate(
     greedy, *_ = solve(
         parts, params, problems, samples=1,
         sampling=parts.sampling(temperature=0.0), step=step, phase=phase)
-  estimates = estimators.estimate(
-      score, cfg.k, greedy=greedy[:, 0], answers=answers, rewards=rewards)
-  for name, rows in by_source(problems).items():
-    if name:
-      estimates |= {
-          f'{name}/{key}': value for key, value in estimators.estimate(
-              score[rows], cfg.k, greedy=greedy[rows, 0],
-              answers=[answers[row] for row in rows], rewards={
-                  of: values[rows] for of, values in rewards.items()}).items()}
-  return estimates
+  sets = {'': [*range(len(problems))], **{
+      f'{name}/': rows for name, rows in by_source(problems).items() if name}}
+  return {
+      f'{prefix}{key}': value for prefix, rows in sets.items()
+      for key, value in estimators.estimate(
+          score[rows], cfg.k, greedy=greedy[rows, 0],
+          answers=[answers[row] for row in rows], rewards={
+              of: values[rows] for of, values in rewards.items()}).items()}
 
 
 def size(config: ConfigDict, problems: Sequence[tasks.Problem]) -> str:

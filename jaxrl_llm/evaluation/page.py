@@ -16,6 +16,7 @@ import html
 import json
 import os
 import pathlib
+import re
 import sys
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
@@ -261,12 +262,9 @@ def page(runs: Sequence[RunContent]) -> str:
       'TITLE': html.escape(names), 'DATA': base64.b64encode(packed).decode(),
       **{name: (_FILES / file).read_text(encoding='utf8') for name, file in (
           ('STYLE', 'page.css'), ('RUNS', 'runs.js'), ('SCRIPT', 'page.js'))}}
-  text = (_FILES / 'page.html').read_text(encoding='utf8')
-  before, *pieces = text.split('{{')
-  for piece in pieces:
-    name, _, after = piece.partition('}}')
-    before += parts[name] + after
-  return before
+  return re.sub(
+      r'\{\{(\w+)\}\}', lambda match: parts[match[1]],
+      (_FILES / 'page.html').read_text(encoding='utf8'))
 
 
 def write(folders: Sequence[paths.Text], out: paths.Text) -> list[RunContent]:

@@ -76,30 +76,9 @@ class ResponseRecord(NamedTuple):
 
 
 def calls(
-    problems: int, samples: int, *, max_prompts: int, max_requests: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Splits problems x samples into calls that fit the compiled sampler.
-
-  Yields:
-    (problem, sample) index pairs, two int arrays of equal length: at most
-    `max_requests` pairs with at most `max_prompts` distinct problems.
-  """
-  problem = np.repeat(np.arange(problems), samples)
-  sample = np.tile(np.arange(samples), problems)
-  start = 0
-  while start < len(problem):
-    stop = min(start + max_requests, len(problem))
-    too_far = problem[start:stop] >= problem[start] + max_prompts
-    if too_far.any():
-      stop = start + int(too_far.argmax())
-    yield problem[start:stop], sample[start:stop]
-    start = stop
-
-
-def cut(
     wanted: Sequence[Sequence[int]], *, max_prompts: int, max_requests: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Splits responses into calls as `calls` does, for any choice of samples.
+  """Splits responses into calls that fit the compiled sampler.
 
   Args:
     wanted: for each problem, the numbers of the responses to sample.
@@ -107,19 +86,22 @@ def cut(
     max_requests: limit of responses in a call.
 
   Yields:
-    (problem, sample) index pairs, as `calls` does.
+    (problem, sample) index pairs, two int arrays of equal length.
   """
   # All problems of a call have the same number of responses, because the
   # capacity of a sampler on several shards assumes it; see
   # `rollout.host_sampler`.
-  start = 0
-  for count, alike in itertools.groupby(map(len, wanted)):
-    size = len(list(alike))
-    numbers = np.array(wanted[start:start + size], np.int64)
-    for problem, column in calls(
-        size, count, max_prompts=max_prompts, max_requests=max_requests):
-      yield start + problem, numbers[problem, column]
-    start += size
+  for _, alike in itertools.groupby(
+      enumerate(wanted), lambda item: len(item[1])):
+    problem, sample = np.array(
+        [(i, number) for i, numbers in alike for number in numbers],
+        np.int64).reshape(-1, 2).T
+    start = 0
+    while start < len(problem):
+      stop = start + np.searchsorted(
+          problem[start:start + max_requests], problem[start] + max_prompts)
+      yield problem[start:stop], sample[start:stop]
+      start = stop
 
 
 def draw(
@@ -144,31 +126,30 @@ def draw(
   Raises:
     Stopped: a process was asked to stop.
   """
-  waiting = None
-  config = parts.config
-  sampler = parts.programs.sampler
-  for problem, sample in cut(
-      wanted, max_prompts=sampler.max_prompts,
-      max_requests=sampler.max_requests):
-    rows, prompt = np.unique(problem, return_inverse=True)
-    of_call = [problems[i] for i in rows]
-    responses, submit = turns.respond(
-        parts, rollout.SampleCall(
-            of_call, rollout.encode(
-                of_call, parts.task.tokenizer, config.max_prompt),
-            rollout.requests(prompt, sample, config.max_response)),
-        turns.WaveSampling(
-            parts.sample_policy, source.params, source.sampling, source.noise,
-            sampler.sampler.slots, step=source.step))
-    if phase:
-      phase.count(phase.done + len(problem))
-    judged = submit()
-    if waiting:
-      yield JudgedCall(*waiting[:-1], waiting[-1]())
-      parts.processes.channel.check()
-    waiting = problem, sample, responses, judged
-  if waiting:
-    yield JudgedCall(*waiting[:-1], waiting[-1]())
+  config, sampler = parts.config, parts.programs.sampler
+
+  def sampled():
+    for problem, sample in calls(
+        wanted, max_prompts=sampler.max_prompts,
+        max_requests=sampler.max_requests):
+      rows, prompt = np.unique(problem, return_inverse=True)
+      of_call = [problems[i] for i in rows]
+      responses, submit = turns.respond(
+          parts, rollout.SampleCall(
+              of_call, rollout.encode(
+                  of_call, parts.task.tokenizer, config.max_prompt),
+              rollout.requests(prompt, sample, config.max_response)),
+          turns.WaveSampling(
+              parts.sample_policy, source.params, source.sampling, source.noise,
+              sampler.sampler.slots, step=source.step))
+      if phase:
+        phase.count(phase.done + len(problem))
+      yield problem, sample, responses, submit()
+
+  # The next call is sampled before the verdicts of one are waited for.
+  for (*call, judged), _ in itertools.pairwise(
+      itertools.chain(sampled(), [None])):
+    yield JudgedCall(*call, judged())
     parts.processes.channel.check()
 
 

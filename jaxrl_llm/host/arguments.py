@@ -70,9 +70,9 @@ def abstract(made: programs.Programs) -> Arguments:
       anchor=anchor, weights=made.rollout_sampler.weights,
       generate=_generate(made),
       batch=_batch(made, updated, updated=True),
-      plan=on_devices(full_plan(made, updated), made),
+      plan=on_devices(made, full_plan(made, updated)),
       scored=_batch(made, scored, updated=False),
-      scored_plan=on_devices(full_plan(made, scored), made),
+      scored_plan=on_devices(made, full_plan(made, scored)),
       behaviour_params=players.actor_or_policy.params
       if made.needs.behaviour_params else None,
       loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
@@ -142,23 +142,20 @@ def _batch(
       temperature=array((rows,), jnp.float32) if needs.temperature else None)
 
 
-def on_devices(plan: packing.Plan, made: programs.Programs) -> packing.Plan:
-  """Returns shape, dtype and sharding of a plan's arrays."""
-  whole = sharding.replicated(made.learner_mesh)
+def on_devices(
+    made: programs.Programs, tree: Any,
+    layout: Callable[..., Any] = sharding.replicated) -> Any:
+  """Returns shape, dtype and layout of arrays on the learner's devices."""
+  place = layout(made.learner_mesh)
   return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), plan)
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
 
 
 def size(tree: Any) -> int:
   """Returns the bytes on each device of a tree of shapes with shardings."""
   return sum(
-      math.prod(x.sharding.shard_shape(x.shape)) * _item(x.dtype)
+      math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
       for x in jax.tree.leaves(tree))
-
-
-def _item(dtype) -> int:
-  return 8 if jax.dtypes.issubdtype(
-      dtype, jax.dtypes.prng_key) else np.dtype(dtype).itemsize
 
 
 def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
@@ -173,19 +170,14 @@ def _sft(made: programs.Programs) -> Any:
   """Lowers the update of supervised fine-tuning, for full rows."""
   config, limits = made.config, sft_data.limits_of(made.config)
   learner, rows = programs.sft_learner(made, limits), config.sft.batch
-  array = functools.partial(
-      jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
-  number, response = array((rows,), jnp.int32), (rows, limits.max_response)
+  batch = sft_data.Data(limits, lambda step: [], rows, 1).batch([])
   x = abstract(made)
   plan = learner.plan(
       np.arange(rows), np.full(rows, limits.max_prompt),
       np.full(rows, limits.max_response))
   return learner.update.lower(
-      learner.state, LearnerBatch(
-          array((rows, limits.max_prompt + limits.max_response), jnp.int32),
-          number, number, array(response, bool), array(response, jnp.float32),
-          array((rows,), jnp.float32)),
-      on_devices(plan, made), jax.tree.map(
+      learner.state, on_devices(made, batch, sharding.rows),
+      on_devices(made, plan), jax.tree.map(
           lambda _: x.loss.kl_coef, choices.supervised_params(config)),
       x.frozen if config_lib.sft_of_lora(config) else None)
 

@@ -205,10 +205,7 @@ def of_wave(
   prompts, row = responses.call.prompts, responses.call.requests.prompt
   free = empty(len(row), config, stages)
   table = free.table._replace(
-      group=ask.group[row].astype(np.int64),
-      sample=np.concatenate([
-          first + np.arange(count) for first, count in zip(
-              ask.first, ask.count)] or [np.zeros(0)]).astype(np.int32),
+      group=ask.group[row].astype(np.int64), sample=ask.sample,
       problem=ask.problem[row].astype(np.int32),
       policy_step=np.full(len(row), responses.policy_step, np.int32),
       reward=np.where(judged.valid, judged.reward, 0).astype(np.float32),

@@ -183,7 +183,7 @@ class Parts(NamedTuple):
     """Returns the layouts of training and sampling weights as tables."""
     actor = self.programs.rollout_sampler.player
     text = ''
-    for number, (_, policy, *_) in enumerate(self.programs.players):
+    for number, (_, policy, _) in enumerate(self.programs.players):
       of = ' of the actor' if number else ''
       text += f'Training{of}:\n' + sharding.table(
           policy.trained, sharding.TRAIN_RULES, self.programs.learner_mesh)
@@ -194,9 +194,11 @@ class Parts(NamedTuple):
     return text
 
 
-def digest(problems: Sequence[tasks.Problem]) -> str:
-  """Returns a hash of problems in their order."""
-  text = repr([(p.id, p.prompt, p.kind, p.answer, p.info) for p in problems])
+def digest(
+    problems: Sequence[tasks.Problem],
+    fields: Sequence[str] = ('id', 'prompt', 'kind', 'answer', 'info')) -> str:
+  """Returns a hash of fields of problems, in their order."""
+  text = repr([tuple(getattr(p, name) for name in fields) for p in problems])
   return hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:16]
 
 
@@ -372,10 +374,7 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
 def _contents(
     task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
-  problems = hashlib.sha256(
-      repr([(p.id, p.prompt, p.info) for p in task.train]).encode(
-          'utf8', 'replace'))
-  return {'problems': problems.hexdigest()[:16], **{
+  return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
       name: hf.digest(folder) for name, folder in folders.items() if folder}}
 
 
@@ -458,13 +457,10 @@ def parts(
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
   fold_in = jax.jit(
       jax.random.fold_in, out_shardings=sharding.replicated(mesh))
-  sample = rollout.host_sampler(programs.rollout_sampler.sampler, mesh)
-  sample_policy = sample
-  if programs.sampler is not programs.rollout_sampler.sampler:
-    sample_policy = rollout.host_sampler(programs.sampler, mesh)
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
-      sample=sample, sample_policy=sample_policy,
+      sample=rollout.host_sampler(programs.rollout_sampler.sampler, mesh),
+      sample_policy=rollout.host_sampler(programs.sampler, mesh),
       sampling=functools.partial(_sampling, config, mesh),
       advantages=choices.advantages(config),
       key=processes_lib.key(config.seed, mesh),

@@ -21,16 +21,6 @@ from jaxrl_llm.learner.options import (
 )
 
 
-def _actor_numbers(config: ConfigDict) -> dict[str, np.float32]:
-  """Returns `LossParams.actor`: clip_low, clip_high, kl_target, those of F."""
-  if not methods.has_actor(config):
-    return {}
-  found = _numbers(ActorNumbers, config.actor)
-  if config.loss.importance == 'none' and config.off_policy != 'none':
-    return {**found, 'cap': np.float32(config[config.off_policy].c1)}
-  return found | methods.traced(config, 'loss.importance')[1]
-
-
 def _numbers(cls: type, given: ConfigDict) -> dict[str, np.float32]:
   """Returns the fields of a dataclass that a section gives a number."""
   names = [field.name for field in dataclasses.fields(cls)]
@@ -56,13 +46,15 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
   numbers = {} if config.off_policy == 'none' else _numbers(
       RejectionBounds, config[config.off_policy])
+  of_actor = {} if not methods.has_actor(config) else _numbers(
+      ActorNumbers, config.actor) | methods.actor_importance(config)[1]
   return loss_lib.LossParams(
       **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
       budget=np.float32(config.max_response),
       objective=methods.traced(config, 'loss.objective')[1],
       importance=methods.traced(config, 'loss.importance')[1],
-      rejection=numbers, actor=_actor_numbers(config))
+      rejection=numbers, actor=of_actor)
 
 
 def supervised_params(config: ConfigDict) -> loss_lib.LossParams:

@@ -98,7 +98,7 @@ def needed(made: Programs) -> int:
   """
   x, learner = arguments.abstract(made), made.learner
   plan = arguments.on_devices(
-      learner.plans(batches.minibatch_rows(made.config))[-1], made)
+      made, learner.plans(batches.minibatch_rows(made.config))[-1])
   try:
     program = learner.update.lower(
         x.state, x.batch, plan, x.loss, x.frozen, x.behaviour_params).compile()

@@ -55,19 +55,26 @@ def has_actor(config: ConfigDict) -> bool:
 
 
 def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
-  """Returns how an actor that is another model learns; None without one.
-
-  Its F is `loss.importance`. Under rejection without one, it is the truncation
-  at c1, as in the policy's loss.
-  """
+  """Returns how an actor that is another model learns; None without one."""
   if not has_actor(config):
     return None
-  correct = traced(config, 'loss.importance')[0]
-  if config.loss.importance == 'none' and config.off_policy != 'none':
-    correct = 'tis'
   return config_lib.as_section(
       actor_lib.Training, config.actor,
-      controlled=config.actor.kl_target is not None, importance=correct)
+      controlled=config.actor.kl_target is not None,
+      importance=actor_importance(config)[0])
+
+
+def actor_importance(
+    config: ConfigDict,
+) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
+  """Returns F of the actor's loss, and its numbers.
+
+  It is `loss.importance`. Under rejection without one, it is the truncation at
+  c1, as in the policy's loss.
+  """
+  if config.loss.importance == 'none' and config.off_policy != 'none':
+    return 'tis', {'cap': np.float32(config[config.off_policy].c1)}
+  return traced(config, 'loss.importance')
 
 
 def traced(

@@ -65,13 +65,10 @@ class Player(NamedTuple):
   Attributes:
     model: its architecture.
     policy: functions of its parameters.
-    learner: `score` and `update` of the RL phase, of all players; None but for
-      the first.
     sampler: `generate` and its sizes, for evaluations.
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  learner: Optional[learner_lib.LearnerPrograms]
   sampler: SamplerProgram
 
 
@@ -114,9 +111,10 @@ class Programs(NamedTuple):
     mesh: (data, fsdp, tensor), of the sampler.
     learner_mesh: of scores, updates and their parameters: the same devices;
       `mesh.learner_tensor` is its size of tensor, the rest joins fsdp.
+    learner: `score` and `update` of the RL phase, of all players.
     players: the policy, which is evaluated and exported; and the actor, if it
       is another model.
-    model, policy, learner, sampler: parts of the first player.
+    model, policy, sampler: parts of the first player.
     rollout_sampler: sampling of the responses that are trained on. Its sampler
       is that of its player, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
@@ -125,13 +123,13 @@ class Programs(NamedTuple):
   config: ConfigDict
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
+  learner: learner_lib.LearnerPrograms
   players: tuple[Player, ...]
   rollout_sampler: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[0].model)
   policy = property(lambda self: self.players[0].policy)
-  learner = property(lambda self: self.players[0].learner)
   sampler = property(lambda self: self.players[0].sampler)
   needs = property(lambda self: self.stages.needs)
 
@@ -382,13 +380,14 @@ def make_programs(
     evaluating = sampler(
         model=model, own_prompts=config.eval.slots is not None, kv=None,
         slots=config.eval.slots, continues=needs.turns)
-  players = Player(model, policies[0], learner, evaluating), *(
-      Player(source.model, policy, None, writing)
-      for source, policy in zip(sources[1:], policies[1:]))
+  players = tuple(
+      Player(source.model, policy, program) for source, policy, program in zip(
+          sources, policies, (evaluating, writing)))
   weights = policies[-1].sampling(config.sampling.weights)
   rollout_sampler = RolloutSampler(
       len(players) - 1, weights.apply, weights.lower, writing, weights.result)
-  return Programs(config, mesh, learner_mesh, players, rollout_sampler, stages)
+  return Programs(
+      config, mesh, learner_mesh, learner, players, rollout_sampler, stages)
 
 
 def sft_learner(

@@ -197,10 +197,8 @@ def requests_of(
     Requests of NumPy arrays.
   """
   row = np.repeat(np.arange(len(ask.group)), ask.count)
-  within = np.arange(len(row)) - np.repeat(
-      np.cumsum(ask.count) - ask.count, ask.count)
-  number = (ask.group // problems * samples + ask.first)[row] + within
-  return requests(row, number, budget)
+  return requests(
+      row, (ask.group // problems * samples)[row] + ask.sample, budget)
 
 
 def decode(
@@ -324,7 +322,6 @@ def start_judging(
     call it. It raises the errors of `rewards.submit` in every process.
   """
   rows, rollouts = responses.rows, responses.rollouts
-  problems = responses.call.problem()
   length, truncated = rollouts.length[rows], rollouts.truncated[rows]
   real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
   if rollouts.generated is not None:
@@ -334,8 +331,7 @@ def start_judging(
       count, 1)).astype(np.float32)
   started = Attempt(lambda: [])
   if processes.leads:
-    started = attempted(lambda: _judge(
-        task, responses, [problems[row] for row in rows], step, steps))
+    started = attempted(lambda: _judge(task, responses, step, steps))
 
   def judged():
     verdicts, error = started if started.error else attempted(started.value)
@@ -365,28 +361,28 @@ def start_judging(
 
 
 def _judge(
-    task: tasks.Task, responses: Responses, problems: Sequence[tasks.Problem],
-    step: int, steps: int) -> Callable[[], list[rewards.Verdict]]:
+    task: tasks.Task, responses: Responses, step: int, steps: int,
+) -> Callable[[], list[rewards.Verdict]]:
   """Starts to judge the M rows at home, but those judged in their play.
 
   Args:
     task, responses, step, steps: those of `start_judging`.
-    problems: of the M rows.
 
   Returns:
     A function that waits for the verdicts.
   """
-  played, rollouts = responses.played, responses.rollouts
-  known, texts = [None] * len(problems), responses.texts
+  played, problems = responses.played, responses.call.problem()
+  known, texts = [None] * len(responses.rows), responses.texts
   if played:
     # A turn that was answered, as at a limit, is no answer.
     known, texts = played.verdicts, [
         '' if answered else turns[-1]['text']
         for turns, answered in zip(played.turns, played.answered)]
   places = [i for i, verdict in enumerate(known) if verdict is None]
+  rows = responses.rows[places]
   wait = rewards.submit(
-      task, [problems[i] for i in places], [texts[i] for i in places],
-      rollouts.truncated[responses.rows[places]], _facts(
+      task, [problems[row] for row in rows], [texts[i] for i in places],
+      responses.rollouts.truncated[rows], _facts(
           task, responses, places)._replace(step=step, steps=steps))
 
   def verdicts():

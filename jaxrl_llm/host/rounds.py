@@ -111,26 +111,14 @@ def signal(
   # Waves differ in size; a program of the largest serves all of them.
   rows = np.pad(rows, ((0, prompts - len(rows)), (0, 0)), constant_values=-1)
   sampled = rows >= 0
-  valid = sampled & _at(table.valid, rows)
+  facts = table.at(rows)
+  valid = sampled & facts.valid
   # A group may have rows of an earlier wave, which counted when they came.
-  probe = valid & (rows >= first) & _at(table.probe, rows)
+  probe = valid & (rows >= first) & facts.probe
   padded = jax.device_get(program.of_wave(*replicate([
-      _at(table.reward, rows), valid, _at(table.generated, rows), probe,
-      sampled.all(1), step, *_separate_rewards(table, rows)])))
+      facts.reward, valid, facts.generated, probe, sampled.all(1), step,
+      facts.rewards])))
   return padded._replace(gain=padded.gain[:len(ask.group)])
-
-
-def _at(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Returns a column's values, 0 or False where a row is -1."""
-  if not len(column):
-    return np.zeros(rows.shape + column.shape[1:], column.dtype)
-  there = (rows >= 0).reshape(rows.shape + (1,) * (column.ndim - 1))
-  return np.where(there, column[rows], np.zeros((), column.dtype))
-
-
-def _separate_rewards(table: Table, rows: np.ndarray) -> list[np.ndarray]:
-  """Returns the last argument of the programs, if the table has it."""
-  return [] if table.rewards is None else [_at(table.rewards, rows)]
 
 
 def with_advantages(
@@ -155,11 +143,11 @@ def with_advantages(
   columns = {name: getattr(table, name).copy() for name in names}
   metrics = []
   for rows in batches_of_step:
-    valid = rows >= 0
-    rewards = _at(table.reward, rows)
+    valid, facts = rows >= 0, table.at(rows)
+    rewards = facts.reward
     made = jax.device_get(program.of_batch(*replicate([
-        rewards, valid, _at(table.generated, rows), _at(table.truncated, rows),
-        step, *_separate_rewards(table, rows)])))
+        rewards, valid, facts.generated, facts.truncated, step,
+        facts.rewards])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count
     square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=valid) / count
@@ -182,12 +170,12 @@ def check_advantages(
     name: of the advantage.
   """
   for rows in batches_of_step:
-    wrong = (rows >= 0) & ~np.isfinite(_at(table.advantage, rows))
+    wrong = ~np.isfinite(table.at(rows).advantage)
     if wrong.any():
       group, sample = np.argwhere(wrong)[0]
-      rewards = _at(table.reward, rows[group])[rows[group] >= 0].tolist()
+      rewards = table.reward[rows[group][rows[group] >= 0]].tolist()
       raise AdvantageError(
-          f'advantage={name} is {_at(table.advantage, rows)[group, sample]} '
+          f'advantage={name} is {table.advantage[rows[group, sample]]} '
           f'for a response in a group of the rewards {rewards!s:.120}: return '
           'finite numbers.')
 
@@ -280,10 +268,11 @@ def _plan(
     learning: Learning, table: Table, rows: np.ndarray,
     needed: np.ndarray) -> packing.Plan:
   """Plans the microbatches of `rows`, of which some are `needed`."""
-  return processes_lib.replicate(learning.learner.plan(
-      _at(table.group, rows), _at(table.prompt_length, rows),
-      np.where(needed, _at(table.length, rows), 0)),
-                                 learning.processes.learner_mesh)
+  facts = table.at(rows)
+  return processes_lib.replicate(
+      learning.learner.plan(facts.group, facts.prompt_length,
+                            np.where(needed, facts.length, 0)),
+      learning.processes.learner_mesh)
 
 
 def run(
@@ -324,7 +313,7 @@ def run(
     selection, rows = select(
         selection, table, rows, (config.seed, number, SELECTION))
     if config.drop_zero_advantage:
-      rows = np.where(_at(table.advantage, rows) == 0.0, -1, rows)
+      rows = np.where(table.at(rows).advantage == 0.0, -1, rows)
     real = rows[rows >= 0]
     # An update that was skipped has changed no policy.
     updates = counts.updates + sum(
@@ -367,7 +356,8 @@ def _update(
         np.unique(np.concatenate(away)), table.shard, tokens)
   for part in phases.counted(parts, 'optimiser steps'):
     batch = _minibatch(learning, table, tokens, part)
-    trained = _at(table.trained, part) & (_at(table.length, part) > 0)
+    here = table.at(part)
+    trained = here.trained & (here.length > 0)
     state, result = learning.learner.update(
         state, processes.shard_rows(batch, len(part)),
         _plan(learning, table, part, trained), learning.loss, learning.frozen,
@@ -386,13 +376,13 @@ def _minibatch(
     rows: np.ndarray) -> LearnerBatch:
   """Makes the rows of a mini-batch that this process's devices hold."""
   mine = rows[learning.processes.positions(len(rows))]
-  identity = None
+  facts, identity = table.at(mine), None
   if learning.config.off_policy != 'none':  # it seeds the rejection's draws
     identity = np.stack([
-        np.full(len(mine), learning.config.seed), _at(table.group, mine),
-        _at(table.sample, mine)], 1).astype(np.uint32)
+        np.full(len(mine), learning.config.seed), facts.group, facts.sample],
+                        1).astype(np.uint32)
   return batches.learner_batch(
-      tokens, mine, _at(table.advantage, mine), _at(table.trained, mine),
+      tokens, mine, facts.advantage, facts.trained,
       identity=identity, temperature=table.temperature)
 
 

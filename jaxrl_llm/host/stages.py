@@ -53,13 +53,19 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
   selection = _checked_selection(
       _make('selection', config, Selection, sizes),
       f'selection={config.selection}')
-  stages = Stages(
+  if config.off_policy == 'jackpot' and (
+      config.jackpot.target, config.jackpot.z) == ('p_new', 'exact'):
+    for name, value, stale in (
+        ('actor.lag', sizes.lag, sizes.lag > 0),
+        ('curriculum', config.curriculum, curriculum.stale),
+        ('selection', config.selection, selection.stale)):
+      if stale:
+        raise ValueError(
+            'jackpot.z=exact needs the policy that wrote each row, but '
+            f'{name}={value} trains on rows of earlier steps: use '
+            'jackpot.z=topk.')
+  return Stages(
       curriculum, selection, needs_lib.of(config, curriculum, selection))
-  if late := _stale_rows(config, stages):
-    raise ValueError(
-        f'jackpot.z=exact needs the policy that wrote each row, but {late} '
-        'trains on rows of earlier steps: use jackpot.z=topk.')
-  return stages
 
 
 def validate(config: ConfigDict, **given: bool) -> None:
@@ -104,19 +110,6 @@ def _make(
           f'{field}={plug.name}: {part}', call, NoSignalError)
       for part, call in made._asdict().items() if callable(call)}
   return made._replace(**parts)
-
-
-def _stale_rows(config: ConfigDict, stages: Stages) -> str:
-  """Returns the field that lets jackpot.z=exact meet older rows, or ''."""
-  if config.off_policy != 'jackpot' or (
-      config.jackpot.target, config.jackpot.z) != ('p_new', 'exact'):
-    return ''
-  if config.actor.lag:
-    return f'actor.lag={config.actor.lag}'
-  for name in ('curriculum', 'selection'):
-    if getattr(stages, name).stale:
-      return f'{name}={config[name]}'
-  return ''
 
 
 def _checked_curriculum(made: Curriculum, batch: int) -> Curriculum:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxrl_llm import rewards, sharding
 from jaxrl_llm.base import phases
 from jaxrl_llm.base.tokenizer import Tokenizer
-from jaxrl_llm.environments import Limits, Reply
+from jaxrl_llm.environments import Reply
 from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.host import build, rollout
 from jaxrl_llm.sampling import plan as plan_lib
@@ -81,31 +81,23 @@ class TurnResult(NamedTuple):
     length: tokens of the trajectory before the observation.
     truncated: whether a limit ended the trajectory.
     ids: tokens of the observation; None if the trajectory does not go on.
-    observation: its text; None without one.
-    reward: of the step.
-    kind: of the reply, see `environments.Reply`.
-    detail: of the reply.
+    reply: of the environment.
   """
   length: int
   truncated: bool
-  ids: Sequence[int] | None = None
-  observation: str | None = None
-  reward: float = 0.0
-  kind: str = ''
-  detail: str = ''
+  ids: Sequence[int] | None
+  reply: Reply
 
 
 @dataclasses.dataclass
 class _Trajectory:
-  """Turns of a trajectory at home in this process, and how it ended.
+  """Turns of a trajectory at home in this process, and the latest reply.
 
   `starts` has the column of the first token of each turn.
   """
   turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-  kind: str = ''
-  detail: str = ''
-  answered: bool = False  # the environment had something to say to the last one
   starts: list[int] = dataclasses.field(default_factory=list)
+  reply: Reply = Reply(None, 0.0)
 
   def said(self, what: str) -> list[str]:
     """Returns the texts, or the observations, of all turns."""
@@ -118,8 +110,8 @@ class _Trajectory:
       rewarded: whether the environment gives the reward, the sum over the
         turns.
     """
-    if self.kind != 'turn':
-      return rewards.Verdict(0.0, self.kind, False, self.detail)
+    if self.reply.kind != 'turn':
+      return rewards.Verdict(0.0, self.reply.kind, False, self.reply.detail)
     if not rewarded:
       return None
     reward = float(sum(turn['reward'] for turn in self.turns))
@@ -138,36 +130,47 @@ class _Trajectory:
 
 
 class _Wave:
-  """Rows of a wave, of which some are unfinished.
+  """Trajectories of a wave, of which some are unfinished.
 
   Attributes:
-    tokens: [R, T] int32, and `arrays`, the other numbers of tokens.
+    tokens: [R, T] int32; `arrays` has them and the other numbers of tokens.
     length, count: [R] int32, tokens and turns so far.
     truncated: [R] bool.
     wrote: [R, T] bool, tokens of the model.
     ended: number of rows that do not go on.
-    noise: its number.
+    shard: [R] data shard that samples each.
+    said: row to trajectory, of those at home in this process.
   """
 
-  def __init__(self, call: rollout.SampleCall, columns: int, noise: int):
+  def __init__(
+      self, turns: Turns, call: rollout.SampleCall, noise: int,
+      run: WaveSetting):
+    """Makes the wave before its first turn; the arguments are those of `play`,
+    and the number of its noise.
+    """
     rows = len(call.requests.prompt)
-    self.requests, self.noise = call.requests, noise
-    self.tokens = np.zeros((rows, columns), np.int32)
-    self.wrote = np.zeros((rows, columns), bool)
+    self._turns, self._call, self._noise, self._run = turns, call, noise, run
+    self.tokens = np.zeros((rows, run.columns), np.int32)
+    self.wrote = np.zeros((rows, run.columns), bool)
     self.length, self.count = np.zeros((2, rows), np.int32)
     self.truncated = np.zeros(rows, bool)
     self.ended = 0
-    self.arrays: dict[str, np.ndarray] = {}
+    self.arrays = {'tokens': self.tokens}
+    self.shard = plan_lib.shard_of(
+        rows, sharding.data_shards(run.processes.mesh))
+    self.said = {row: _Trajectory() for row in np.flatnonzero(
+        run.processes.here(self.shard)).tolist()}
 
-  def ask(self, rows: np.ndarray, limits: Limits) -> Requests:
+  def ask(self, rows: np.ndarray) -> Requests:
     """Returns the requests of the next turn of rows."""
-    done = self.length[rows]
-    most = self.tokens.shape[1] if limits.turn is None else limits.turn
+    requests, done = self._call.requests, self.length[rows]
+    most = self._turns.limits.turn
+    most = self._run.columns if most is None else most
     return Requests(
-        prompt=self.requests.prompt[rows], sample=self.requests.sample[rows],
-        budget=np.minimum(done + most, self.requests.budget[rows]),
+        prompt=requests.prompt[rows], sample=requests.sample[rows],
+        budget=np.minimum(done + most, requests.budget[rows]),
         done=done, tokens=self.tokens[rows],
-        birth=np.full(len(rows), self.noise, np.int32))
+        birth=np.full(len(rows), self._noise, np.int32))
 
   def add(self, rows: np.ndarray, rollouts: Rollouts) -> None:
     """Adds a turn to rows; zeros where not at home."""
@@ -177,26 +180,108 @@ class _Wave:
     self.wrote[rows] |= new
     for name in _BY_TOKEN:
       added = getattr(rollouts, name)
-      if added is None:
-        continue
-      if name == 'tokens':
-        self.tokens[rows] += np.where(new, added, 0)
-        continue
-      have = self.arrays.setdefault(name, np.zeros(
-          (len(self.length), *added.shape[1:]), added.dtype))
-      have[rows] += np.where(
-          new if added.ndim == 2 else new[:, None], added, 0)
+      if added is not None:
+        have = self.arrays.setdefault(name, np.zeros(
+            (len(self.length), *added.shape[1:]), added.dtype))
+        have[rows] += np.where(
+            new if added.ndim == 2 else new[:, None], added, 0)
 
-  def rollouts(self, call: rollout.SampleCall, policy_step: int) -> Rollouts:
+  def rollouts(self, policy_step: int) -> Rollouts:
     """Returns the trajectories as rollouts."""
+    requests = self._call.requests
     return Rollouts(
-        tokens=self.tokens, length=self.length, truncated=self.truncated,
-        problem_id=call.prompts.problem_id[self.requests.prompt],
-        sample=self.requests.sample,
+        length=self.length, truncated=self.truncated,
+        problem_id=self._call.prompts.problem_id[requests.prompt],
+        sample=requests.sample,
         policy_step=np.full(len(self.length), policy_step, np.int32),
         generated=self.wrote, **self.arrays)
 
-  def append(self, row: int, ids: Sequence[int]) -> None:
+  def answer(
+      self, rows: np.ndarray, rollouts: Rollouts) -> Callable[[], np.ndarray]:
+    """Starts the environment's steps for the rows and rollouts of a call.
+
+    Returns:
+      A function that waits for the answers, adds them, and returns the rows
+      that go on. All processes must call it: the homes of the rows tell the
+      others the answers.
+    """
+    mine = [i for i, row in enumerate(rows.tolist()) if row in self.said]
+    for i in mine:
+      row, trajectory = rows[i], self.said[rows[i]]
+      start = int(self.length[row])
+      trajectory.starts.append(start)
+      # Decoding leaves out the stop token or text.
+      text = self._run.tokenizer.decode(
+          self.tokens[row, start:rollouts.length[i]])
+      trajectory.turns.append(dict(text=text, observation='', reward=0.0))
+
+    started, processes = rollout.Attempt([]), self._run.processes
+    if processes.leads:
+      started = rollout.attempted(lambda: [
+          self._submit(row) for row in rows[mine].tolist()])
+
+    def wait():
+      found, error = started if started.error else rollout.attempted(lambda: [
+          self._result(rows[i], int(rollouts.length[i]),
+                       bool(rollouts.truncated[i]), reply())
+          for i, reply in zip(mine, started.value)])
+      results, errors = processes.gather_rows(
+          self.shard[rows], found or [None] * len(mine), error)
+      rollout.raise_first(errors)
+      return self._note(rows, results)
+
+    return wait
+
+  def _submit(self, row: int) -> Callable[[], Reply]:
+    """Starts the step of the latest turn of a row."""
+    requests, trajectory = self._call.requests, self.said[row]
+    problem = self._call.problems[requests.prompt[row]]
+    number = int(requests.sample[row])
+    return self._turns.submit(
+        problem, seed_of(self._run.seed, problem.id, number),
+        trajectory.said('text'), trajectory.said('observation')[:-1])
+
+  def _result(
+      self, row: int, length: int, cut: bool, reply: Reply) -> TurnResult:
+    """Returns the result of a row's turn.
+
+    Args:
+      row: with the length before the turn.
+      length: tokens after it.
+      cut: whether a limit ended it.
+      reply: of the environment.
+    """
+    if reply.observation is None or cut:
+      return TurnResult(length, cut, None, reply)
+    start, limits = int(self.length[row]), self._turns.limits
+    kept, ids = self._turns.follow(
+        self._run.tokenizer, reply.observation,
+        self.tokens[row, start:length].tolist())
+    # A turn needs room for a token.
+    if (self.count[row] + 1 >= limits.turns
+        or start + kept + len(ids) >= self._call.requests.budget[row]):
+      return TurnResult(length, True, None, reply)
+    return TurnResult(start + kept, False, ids, reply)
+
+  def _note(
+      self, rows: np.ndarray, results: Sequence[TurnResult]) -> np.ndarray:
+    """Adds the results of the turns of rows; returns the rows that go on."""
+    going = []
+    for row, result in zip(rows.tolist(), results):
+      self.length[row], self.truncated[row] = result.length, result.truncated
+      self.count[row] += 1
+      if row in self.said:
+        self.said[row].reply = result.reply
+        self.said[row].turns[-1].update(
+            observation=result.reply.observation or '',
+            reward=result.reply.reward)
+      if result.ids is not None:
+        self._append(row, result.ids)
+        going.append(row)
+    self.ended += len(rows) - len(going)
+    return np.array(going, int)
+
+  def _append(self, row: int, ids: Sequence[int]) -> None:
     """Appends an observation to a row, over a token that does not stay."""
     columns = slice(self.length[row], self.length[row] + len(ids))
     for array in (self.wrote, *self.arrays.values()):
@@ -260,43 +345,38 @@ def play(
     rewards.VerifierError: an environment answers earlier turns in another way
       than before.
   """
-  wave = _Wave(call, run.columns, sampling.noise)
-  shard = plan_lib.shard_of(
-      len(wave.length), sharding.data_shards(run.processes.mesh))
-  here = run.processes.here(shard)
-  said = {row: _Trajectory() for row in np.flatnonzero(here).tolist()}
+  wave = _Wave(turns, call, sampling.noise, run)
   use, waited, began = collections.Counter(), 0.0, time.monotonic()
-  parts = collections.deque(
-      (lambda part=part: part) for part in _parts(shard, sampling.slots))
+  parts = collections.deque((lambda part=part: part) for part in _parts(
+      wave.shard, sampling.slots))
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
     while parts:
       at = time.monotonic()
       rows = parts.popleft()()
-      if parts and _fewest(shard[rows], shard) < sampling.slots:
+      if parts and _fewest(wave.shard[rows], wave.shard) < sampling.slots:
         rows = np.sort(np.concatenate([rows, parts.popleft()()]))
       waited += time.monotonic() - at
       phase.count(wave.ended)
       # A wave without rows is a call too: it says which arrays there are.
       if len(rows) or not use:
         rollouts, more = sampling.sample(
-            sampling.params, call.prompts, wave.ask(rows, turns.limits),
-            run.key, sampling.draw, policy_step=sampling.policy_step,
-            shard=shard[rows])
+            sampling.params, call.prompts, wave.ask(rows), run.key,
+            sampling.draw, policy_step=sampling.policy_step,
+            shard=wave.shard[rows])
         use.update(more)
         wave.add(rows, rollouts)
-        parts.append(_answer(
-            turns, wave, (rows, rollouts), said, call, run, shard))
-  rows = np.flatnonzero(here)
-  trajectories = [said[row] for row in rows.tolist()]
+        parts.append(wave.answer(rows, rollouts))
+  trajectories = [*wave.said.values()]
   return rollout.Responses(
-      call, wave.rollouts(call, sampling.policy_step), rows,
-      [trajectory.text for trajectory in trajectories], shard, {**use},
+      call, wave.rollouts(sampling.policy_step), np.array([*wave.said], int),
+      [trajectory.text for trajectory in trajectories], wave.shard, {**use},
       sampling.policy_step, rollout.PlayedTurns(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.starts for trajectory in trajectories],
           [trajectory.verdict(turns.rewards) for trajectory in trajectories],
-          [trajectory.answered for trajectory in trajectories], wave.count,
+          [trajectory.reply.observation is not None
+           for trajectory in trajectories], wave.count,
           waited / max(time.monotonic() - began, 1e-9)))
 
 
@@ -314,114 +394,3 @@ def _parts(shard: np.ndarray, slots: int) -> list[np.ndarray]:
       rows[len(rows) // 2:] for rows in (
           np.flatnonzero(shard == number) for number in np.unique(shard))])
   return [np.setdiff1d(np.arange(len(shard)), second), second]
-
-
-def _answer(
-    turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts],
-    said: dict[int, _Trajectory], call: rollout.SampleCall, run: WaveSetting,
-    shard: np.ndarray) -> Callable[[], np.ndarray]:
-  """Starts the environment's steps for the rows and rollouts of a call.
-
-  Returns:
-    A function that waits for the answers, adds them to `wave` and `said`, and
-    returns the rows that go on. All processes must call it: the homes of the
-    rows tell the others the answers.
-  """
-  rows, rollouts = turn
-  mine = [i for i, row in enumerate(rows.tolist()) if row in said]
-  _note_texts(wave, turn, said, run.tokenizer, mine)
-  started = rollout.Attempt([])
-  if run.processes.leads:
-    started = rollout.attempted(lambda: _submitted(
-        turns, wave, said, call, run.seed, rows[mine]))
-
-  def wait():
-    found, error = started if started.error else rollout.attempted(lambda: [
-        _result(turns, wave, turn, i, answer(), run.tokenizer)
-        for i, answer in zip(mine, started.value)])
-    results, errors = run.processes.gather_rows(
-        shard[rows], found or [None] * len(mine), error)
-    rollout.raise_first(errors)
-    return _noted(wave, rows, said, results)
-
-  return wait
-
-
-def _noted(
-    wave: _Wave, rows: np.ndarray, said: dict[int, _Trajectory],
-    results: Sequence[TurnResult]) -> np.ndarray:
-  """Adds the results of the turns of rows; returns the rows that go on."""
-  going = []
-  for row, result in zip(rows.tolist(), results):
-    wave.length[row], wave.truncated[row] = result.length, result.truncated
-    wave.count[row] += 1
-    if row in said:
-      said[row].turns[-1].update(
-          observation=result.observation or '', reward=result.reward)
-      said[row].kind, said[row].detail = result.kind, result.detail
-      said[row].answered = result.observation is not None
-    if result.ids is not None:
-      wave.append(row, result.ids)
-      going.append(row)
-  wave.ended += len(rows) - len(going)
-  return np.array(going, int)
-
-
-def _note_texts(
-    wave: _Wave, turn: tuple[np.ndarray, Rollouts],
-    said: dict[int, _Trajectory], tokenizer: Tokenizer, mine: Sequence[int],
-) -> None:
-  """Adds the turns of a call to `said`.
-
-  Args:
-    wave: with the tokens of the call, and the lengths before it.
-    turn: rows and rollouts of the call.
-    said: trajectories at home in this process.
-    tokenizer: of the task.
-    mine: places of these among the rows.
-  """
-  rows, rollouts = turn
-  for i in mine:
-    row = rows[i]
-    start = int(wave.length[row])
-    said[row].starts.append(start)
-    # Decoding leaves out the stop token or text.
-    text = tokenizer.decode(wave.tokens[row, start:rollouts.length[i]])
-    said[row].turns.append(dict(text=text, observation='', reward=0.0))
-
-
-def _submitted(
-    turns: Turns, wave: _Wave, said: dict[int, _Trajectory],
-    call: rollout.SampleCall, seed: int, rows: np.ndarray,
-) -> list[Callable[[], Reply]]:
-  """Starts the steps of the turns of rows, see `_note_texts`."""
-  problems, waits = call.problem(), []
-  for row in rows.tolist():
-    problem, trajectory = problems[row], said[row]
-    waits.append(turns.submit(
-        problem, seed_of(seed, problem.id, int(call.requests.sample[row])),
-        trajectory.said('text'), trajectory.said('observation')[:-1]))
-  return waits
-
-
-def _result(
-    turns: Turns, wave: _Wave, turn: tuple[np.ndarray, Rollouts], i: int,
-    reply: Reply, tokenizer: Tokenizer) -> TurnResult:
-  """Returns the result of turn i of a call."""
-  row, rollouts = turn[0][i], turn[1]
-  length, cut = int(rollouts.length[i]), bool(rollouts.truncated[i])
-  if reply.kind != 'turn':
-    return TurnResult(length, cut, kind=reply.kind, detail=reply.detail)
-  ids = None
-  if reply.observation is not None and not cut:
-    start = int(wave.length[row])
-    kept, ids = turns.follow(
-        tokenizer, reply.observation, wave.tokens[row, start:length].tolist())
-    # A turn needs room for a token.
-    if (wave.count[row] + 1 >= turns.limits.turns
-        or start + kept + len(ids) >= wave.requests.budget[row]):
-      ids, cut = None, True
-    else:
-      length = start + kept
-  return TurnResult(
-      length, cut, ids, reply.observation, reply.reward, reply.kind)

@@ -5,9 +5,12 @@ and a page about a finished one say the same. Limits are far from what the runs
 in benchmarks/results show: a warning is worth reading.
 """
 
+import functools
 import math
 import statistics
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+
+from jaxrl_llm.base import plain
 
 Row = Mapping[str, Any]
 
@@ -66,9 +69,7 @@ def warnings(rows: Iterable[Row]) -> list[Symptom]:
 
 def after(health: Health, rows: Iterable[Row]) -> Health:
   """Returns the health of a run after some more rows."""
-  for row in rows:
-    health = _after(health, row)
-  return health
+  return functools.reduce(_after, rows, health)
 
 
 def _after(health: Health, row: Row) -> Health:
@@ -108,7 +109,7 @@ def _texts(health: Health) -> dict[str, str]:
 def _number(row: Row, name: str) -> float | None:
   """Returns a metric, or None if it is not there or not finite."""
   value = row.get(name)
-  return value if value is not None and math.isfinite(value) else None
+  return value if plain.is_finite(value) else None
 
 
 def _last(
@@ -116,6 +117,18 @@ def _last(
   """Returns the last values of a metric, [] if there are fewer; 0 is all."""
   values = [v for row in rows if (v := _number(row, name)) is not None]
   return values[-count:] if len(values) >= count else []
+
+
+def _mean(health: Health, name: str, count: int = _FEW) -> float:
+  """Returns the mean of a metric's last values; NaN if there are fewer."""
+  values = _last(health.recent, name, count)
+  return statistics.fmean(values) if values else math.nan
+
+
+def _begun(health: Health, name: str) -> float:
+  """Returns a metric of the first row with rewards; NaN if it is not known."""
+  value = _number(health.first[0], name) if health.first else None
+  return math.nan if value is None else value
 
 
 def _rewards(rows: Sequence[Row]) -> Mean | None:
@@ -128,53 +141,46 @@ def _rewards(rows: Sequence[Row]) -> Mean | None:
 
 
 def _no_signal(health: Health) -> str:
-  shares = _last(health.recent, 'reward/no_signal')
-  rewards = _rewards(health.recent)
-  if not shares or not rewards or statistics.fmean(shares) <= 0.97:
+  share, reward = (_mean(health, f'reward/{name}') for name in (
+      'no_signal', 'mean'))
+  if not share > 0.97 or math.isnan(reward):
     return ''
-  if rewards.value > 0.9 and (
+  if reward > 0.9 and (
       min(_last(health.recent, 'reward/no_signal', 2 * _FEW), default=0) < 1):
     return ''  # Problems that are nearly solved leave few groups.
   return (
-      f'{statistics.fmean(shares):.0%} of the groups had no learning signal in '
+      f'{share:.0%} of the groups had no learning signal in '
       f'the last {_FEW} steps: all responses to a problem got the same reward, '
-      f'{rewards.value:.2g} in the mean. Look at samples.jsonl; take easier or '
+      f'{reward:.2g} in the mean. Look at samples.jsonl; take easier or '
       'harder problems, or raise samples_per_prompt or sampling.temperature.')
 
 
 def _truncated(health: Health) -> str:
-  shares = _last(health.recent, 'response/truncated')
-  if not shares or statistics.fmean(shares) <= 0.5:
+  share = _mean(health, 'response/truncated')
+  if not share > 0.5:
     return ''
-  return (f'{statistics.fmean(shares):.0%} of the responses were cut off in '
+  return (f'{share:.0%} of the responses were cut off in '
           f'the last {_FEW} steps: raise max_response, or see overlong.mode '
           'and sampling.stop; an environment or tools have limits of their '
           'own.')
 
 
 def _no_entropy(health: Health) -> str:
-  entropy = _last(health.recent, 'response/entropy')
-  rewards = _last(health.recent, 'reward/mean')
+  entropy = _mean(health, 'response/entropy')
   # A policy that solves its problems may be as sure as it likes.
-  if not entropy or statistics.fmean(entropy) >= 0.005 or (
-      rewards and statistics.fmean(rewards) > 0.9):
+  if not entropy < 0.005 or _mean(health, 'reward/mean') > 0.9:
     return ''
-  return (f'the entropy is near 0 ({statistics.fmean(entropy):.2g} nats per '
+  return (f'the entropy is near 0 ({entropy:.2g} nats per '
           'token): responses hardly differ, and nothing new is found. Lower '
           'optimizer.learning_rate, or raise loss.entropy_bonus, loss.kl_coef '
           'or sampling.temperature.')
 
 
 def _random(health: Health) -> str:
-  entropy = _last(health.recent, 'response/entropy', _FEW // 2)
-  rewards = _last(health.recent, 'reward/mean', _FEW // 2)
-  begun = {name: _number(health.first[0], name) for name in (
-      'response/entropy', 'reward/mean')} if health.first else {}
-  if not entropy or not rewards or None in begun.values():
-    return ''
-  before, now = begun['response/entropy'], statistics.fmean(entropy)
-  reward, rewarded = begun['reward/mean'], statistics.fmean(rewards)
-  if now < 1.25 * before + 0.1 or rewarded > reward:
+  (before, now), (reward, rewarded) = (
+      (_begun(health, name), _mean(health, name, _FEW // 2))
+      for name in ('response/entropy', 'reward/mean'))
+  if not (now >= 1.25 * before + 0.1 and rewarded <= reward):
     return ''
   return (f'the responses become more random (entropy {before:.2g} in the '
           f'first step, {now:.2g} nats per token now), and the reward does not '
@@ -183,18 +189,17 @@ def _random(health: Health) -> str:
 
 
 def _ratios(health: Health) -> str:
-  clipped = [low + high for low, high in zip(
-      _last(health.recent, 'update/clip_low'),
-      _last(health.recent, 'update/clip_high'))]
-  if clipped and statistics.fmean(clipped) > 0.4:
-    return (f'{statistics.fmean(clipped):.0%} of the tokens are clipped: the '
+  clipped = sum(_mean(health, f'update/clip_{side}') for side in (
+      'low', 'high'))
+  if clipped > 0.4:
+    return (f'{clipped:.0%} of the tokens are clipped: the '
             'policy moves too far from the one that wrote the responses. Lower '
             'optimizer.learning_rate, learner.updates, learner.epochs or '
             'actor.lag.')
-  gap = _last(health.recent, 'update/behaviour_gap')
-  if gap and statistics.fmean(gap) > 1.0:
+  gap = _mean(health, 'update/behaviour_gap')
+  if gap > 1.0:
     return ('the sampler gave the tokens other probabilities than the policy '
-            f'({statistics.fmean(gap):.2g} nats apart in the mean): use '
+            f'({gap:.2g} nats apart in the mean): use '
             'off_policy=jackpot or loss.importance=tis, raise actor.distill if '
             'another model samples, or take a finer type for sampling.weights '
             'and sampling.kv.')
@@ -240,13 +245,10 @@ def _fallen(health: Health) -> str:
         best.value - now.value > errors * math.hypot(best.error, now.error)):
       return _fall(f'{name} reward', best.value, now.value)
   # A first update may take it all, before there is a mean of a few rows.
-  signal, begun = (
-      _number(health.first[0], name) if health.first else None
-      for name in ('reward/no_signal', 'reward/mean'))
-  shares = _last(health.recent, 'reward/no_signal')
-  if rewards and shares and None not in (signal, begun) and (
-      signal <= 0.96 and statistics.fmean(shares) > 0.97) and (
-      rewards.value < begun / 4 > 0):
+  begun = _begun(health, 'reward/mean')
+  if rewards and rewards.value < begun / 4 > 0 and (
+      _begun(health, 'reward/no_signal') <= 0.96) and (
+      _mean(health, 'reward/no_signal') > 0.97):
     return _fall('mean reward', begun, rewards.value)
   return ''
 

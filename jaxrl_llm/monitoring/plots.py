@@ -1,12 +1,12 @@
 """Plots of a run: `curves.png`, drawn from `metrics.jsonl`."""
 
 import io
-import math
 import os
 import pathlib
 import statistics
 from typing import Any, BinaryIO, Mapping, NamedTuple, Sequence
 
+from jaxrl_llm.base import plain
 from jaxrl_llm.monitoring import metrics
 from jaxrl_llm.storage import paths
 
@@ -100,11 +100,6 @@ def _top(values: Sequence[float]) -> float:
   return 1.25 * ordered[int(0.97 * (len(ordered) - 1))] or 1.0
 
 
-def drawable(value: Any) -> bool:
-  """Returns whether a value is a finite number."""
-  return isinstance(value, (int, float)) and math.isfinite(value)
-
-
 def curve(
     axes: Any, line: Line, rows: Sequence[Mapping[str, Any]]) -> list[float]:
   """Draws one curve by the step, and returns its values, possibly none.
@@ -112,7 +107,7 @@ def curve(
   See `draw`: one with few values is drawn as points.
   """
   points = [(row['step'], row[line.metric]) for row in rows
-            if drawable(row.get(line.metric))]
+            if plain.is_finite(row.get(line.metric))]
   if not points:
     return []
   steps, values = zip(*points)

@@ -1,7 +1,6 @@
 """Files at the end of a run: `summary.json` and `curves.png`."""
 
 import json
-import math
 from typing import Any, Mapping, Sequence
 
 from absl import logging
@@ -33,18 +32,14 @@ def summary(
     None if not known; and 'seconds', 'steps', 'compiled' and 'warnings', each
     with its 'kind', 'step' and 'text'.
   """
-  def value(estimates, name):
-    x = estimates.get(name, math.nan)
-    return None if math.isnan(x) else x
-
   names = [
       name for name in final
       if name.startswith(('pass@', 'greedy')) and not name.endswith('_error')]
-  return {
-      **{name: {'start': value(start, name), 'final': value(final, name)}
+  return plain.json({
+      **{name: {'start': start.get(name), 'final': final[name]}
          for name in names},
       'seconds': seconds, 'steps': steps, 'compiled': compiled._asdict(),
-      'warnings': [symptom._asdict() for symptom in symptoms]}
+      'warnings': [symptom._asdict() for symptom in symptoms]})
 
 
 def check(steps: int, rounds: int) -> None:
@@ -67,18 +62,20 @@ def begin(workdir: workdir_lib.Folder, done: int, steps: int) -> None:
     (workdir.path / 'summary.json').unlink(missing_ok=True)
 
 
-def write(
+def end(
     workdir: workdir_lib.Folder, result: Mapping[str, Any], title: str,
-) -> list[str]:
-  """Writes the files, or warns on a full disk.
+    saved: Sequence[int]) -> tuple[str, str]:
+  """Writes the files of a run that is done, or warns on a full disk.
 
   Args:
     workdir: folder of the run.
     result: from `summary`.
     title: of the curves.
+    saved: steps of the whole checkpoints, in order.
 
   Returns:
-    Names of the files that were written.
+    A line that names what is in the folder; and what could not be written, or
+    ''.
   """
   written = []
   for name, make in (
@@ -92,25 +89,6 @@ def write(
       logging.warning(
           '%s could not be written to %s (%s).', name, workdir.path,
           getattr(error, 'strerror', None) or plain.line(plain.error(error)))
-  return written
-
-
-def end(
-    workdir: workdir_lib.Folder, result: Mapping[str, Any], title: str,
-    saved: Sequence[int]) -> tuple[str, str]:
-  """Writes the files of a run that is done.
-
-  Args:
-    workdir: folder of the run.
-    result: from `summary`.
-    title: of the curves.
-    saved: steps of the whole checkpoints, in order.
-
-  Returns:
-    A line that names what is in the folder; and what could not be written, or
-    ''.
-  """
-  written = write(workdir, result, title)
   whole = result['steps'] in saved
   line = f'{workdir.path}: ' + ', '.join(
       [*written, 'samples.jsonl', *['checkpoints/'] * whole])

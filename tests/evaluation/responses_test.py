@@ -284,7 +284,8 @@ def test_calls_cover_everything_once_within_what_fits():
     problems, samples, prompts, group = rng.integers(1, 13, 4)
     seen = []
     calls = list(responses.calls(
-        problems, samples, max_prompts=prompts, max_requests=prompts * group))
+        [range(samples)] * problems, max_prompts=prompts,
+        max_requests=prompts * group))
     for problem, sample in calls:
       assert len(problem) == len(sample) <= prompts * group
       assert len(set(problem.tolist())) <= prompts
@@ -298,7 +299,7 @@ def test_calls_cover_everything_once_within_what_fits():
 def test_calls_hold_problems_that_want_equally_many():
   """Else a sampler on several shards has no room for so many prompts."""
   wanted = [[4], [3], [0, 2, 5], [1, 2, 4], [], [0, 2, 5]]
-  got = [list(zip(p.tolist(), n.tolist())) for p, n in responses.cut(
+  got = [list(zip(p.tolist(), n.tolist())) for p, n in responses.calls(
       wanted, max_prompts=4, max_requests=4)]
   assert got == [
       [(0, 4), (1, 3)],

@@ -53,10 +53,10 @@ def test_every_mix_of_requests_fits_any_number_of_shards(monkeypatch):
               np.tile(np.arange(group), prompts_per_step))]
     room = dict(
         max_prompts=prompts_per_step, max_requests=prompts_per_step * group)
-    calls += responses.calls(problems, samples, **room)
+    calls += responses.calls([range(samples)] * problems, **room)
     # What an evaluation lacks when it is taken up again.
     done = rng.integers(0, 3, problems) * samples // 2
-    calls += responses.cut([range(n, samples) for n in done], **room)
+    calls += responses.calls([range(n, samples) for n in done], **room)
     for problem, number in calls:
       rows, local = np.unique(problem, return_inverse=True)
       prompts = Prompts(

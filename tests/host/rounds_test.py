@@ -37,18 +37,19 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
   got = rounds.signal(
       types.SimpleNamespace(of_wave=of_wave), TABLE, ask, 'step', first=2,
       prompts=3, samples=3, replicate=lambda x: x)
-  rewards, valid, length, probe, complete, step = seen
+  rewards, valid, length, probe, complete, step, separate = seen
   nothing = [0, 0, 0]
   assert rewards.tolist() == [[1, 3, 9], [.5, 2, 0], nothing]
   assert valid.tolist() == [[1, 1, 0], [1, 1, 0], nothing]
   assert length.tolist() == [[1, 3, 5], [2, 4, 0], nothing]
   assert probe.tolist() == [[0, 1, 0], nothing, nothing]
   assert complete.tolist() == [True, False, False] and step == 'step'
+  assert separate is None
   assert got.gain.tolist() == [0, 1]
 
 
 def test_advantages_and_moments_of_a_batch_are_in_the_table():
-  def of_batch(rewards, valid, length, truncated, step):
+  def of_batch(rewards, valid, length, truncated, step, separate):
     assert rewards.tolist() == [[1, 3, 0], [.5, 0, 0]]
     assert valid.tolist() == [[1, 1, 0], [1, 0, 0]]
     assert length.tolist() == [[1, 3, 0], [2, 0, 0]] and not truncated.any()

@@ -68,7 +68,7 @@ def answer(problem, seed, texts):
 
 
 def test_a_sum_of_rewards_that_is_too_large_is_an_error():
-  said = turns._Trajectory([{'reward': 6e14}], 'turn')
+  said = turns._Trajectory([{'reward': 6e14}], reply=Reply(None, 6e14))
   assert said.verdict(True).kind == 'correct'
   said.turns = 2 * said.turns
   verdict = said.verdict(True)

@@ -252,7 +252,7 @@ def _evaluation(config):
           stages.make_stages(config).curriculum),
       mesh)
   tokens = []
-  for problem, number in responses.cut(
+  for problem, number in responses.calls(
       [range(1 + i % 3) for i in range(7)],
       max_prompts=config.prompts_per_step,
       max_requests=config.prompts_per_step * config.samples_per_prompt):
