@@ -46,8 +46,8 @@ test-core: lint
 
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
-QUICK := $(addprefix tests/, answers config curriculum ops rewards selection tasks \
-  learner/advantages_test.py host/batches_test.py \
+QUICK := $(addprefix tests/, answers config curriculum examples ops rewards selection \
+  tasks learner/advantages_test.py host/batches_test.py \
   learner/optimizer_test.py host/rounds_test.py imports_test.py \
   host/rollout_test.py base/schedules_test.py base/tokenizer_test.py)
 

@@ -9,7 +9,8 @@ samples.jsonl, and every array of the last checkpoint. An array, a metric or a
 key of samples that only the older checkout has is a difference; so is an array
 that only the newer one has. New metrics and keys of samples are named, not
 compared. A job fails if one of the metrics that it is there for is 0. Exit code
-1 means that something differs or fails. It takes about 15 minutes on 2 cores.
+1 means that something differs or fails. Two jobs run at a time; all take about
+15 minutes on 2 cores.
 
 The job `goes_on` takes a run of the older checkout back to its first
 checkpoint, and the newer one continues it.
@@ -21,6 +22,7 @@ some of the jobs.
 
 import argparse
 import collections
+from concurrent import futures
 import hashlib
 import json
 import os
@@ -30,6 +32,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -40,12 +43,14 @@ from jaxrl_llm import checkpoint
 from tests.helpers import tiny_hf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
+MEASURED = (
+    'seconds/', 'speed/tokens', 'speed/flops_share', 'memory/', 'turns/waited')
 LIMIT = 3600.0  # seconds of a program, also on a busy machine
 # Newer fields and defaults, with the values that older checkouts had.
 SINCE = {'sampling.buckets': 'none', 'sampling.unroll': 'false'}
 # Beginnings of names of arrays in older checkouts, with today's.
 RENAMED = {'learner.': 'learners.0.'}
+AT_ONCE = 2  # jobs
 # Prints {config: names of its fields}.
 ASK = '''
 import json, sys
@@ -53,6 +58,9 @@ from jaxrl_llm import config
 print(json.dumps({
     spec: [*config.flatten(config.load(spec))] for spec in sys.argv[1:]}))
 '''
+
+
+_locks: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
 
 class Job(NamedTuple):
@@ -125,7 +133,6 @@ JOBS = {
     'speed': Job('speed/countdown', {**_COUNTDOWN, **_SPEED},
                  ('screening/continued', 'update/grad_norm')),
     'all_four': _ALL_FOUR,
-    'goes_on': _ALL_FOUR._replace(of='all_four'),
     'actor': Job('jackpot/countdown_actor', {
         **_COUNTDOWN, 'actor.model.width': 16, 'actor.model.layers': 1,
         'actor.model.heads': 2, 'actor.model.kv_heads': 1,
@@ -134,15 +141,17 @@ JOBS = {
     'turns': Job('turns/game', _SIZE, ('eval/pass@1', 'update/grad_norm')),
     'lora': Job('countdown', {
         **_COUNTDOWN, 'lora.rank': 4, 'actor.lag': 1, 'loss.kl_coef': .1},
-        ('batch/staleness', 'update/kl')),
+        ('batch/staleness', 'update/kl_anchor')),
     'devices': Job('countdown', {
         **_COUNTDOWN, 'model.kv_heads': 2, 'mesh.cpu_devices': 8,
         'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2,
-        'selection': 'replay'}, ('eval/pass@1', 'batch/replayed')),
+        'selection': 'replay', 'replay.rounds': 2},
+        ('eval/pass@1', 'batch/replayed')),
     'processes': Job('speed/countdown', {
         **_COUNTDOWN, **_SPEED, 'selection': 'cbs', **_CBS,
         'mesh.cpu_devices': 1},
-        ('screening/continued', 'cbs/gain', 'batch/replayed'), processes=2)}
+        ('screening/continued', 'cbs/gain', 'batch/replayed'), processes=2),
+    'goes_on': _ALL_FOUR._replace(of='all_four')}
 
 
 class Checkout(NamedTuple):
@@ -229,7 +238,9 @@ def start(
     try:
       codes = [process.wait(LIMIT) for process in processes]
     except subprocess.TimeoutExpired:
-      codes = [f'no result after {LIMIT:.0f} s']
+      raise RuntimeError(
+          f'{checkout.path}: {program} has not ended after {LIMIT:.0f} s:\n'
+          f'{log.read_text()[-3000:]}') from None
     finally:
       for process in processes:
         process.kill()
@@ -294,7 +305,10 @@ def renamed(name: str) -> str:
 
 def arrays(root: pathlib.Path) -> dict[str, Any]:
   """Returns dtype, shape and hash of all arrays of the last checkpoint."""
-  path = root / str(checkpoint.steps(root)[-1]) / 'tree' / 'metadata'
+  steps = checkpoint.steps(root)
+  if not steps:
+    raise RuntimeError(f'{root} has no checkpoint.')
+  path = root / str(steps[-1]) / 'tree' / 'metadata'
   nested: dict[str, Any] = {}
   for name, (shape, kind) in json.loads(path.read_text()).items():
     *sections, leaf = name.split('.')
@@ -302,12 +316,14 @@ def arrays(root: pathlib.Path) -> dict[str, Any]:
     for section in sections:
       at = at.setdefault(section, {})
     at[leaf] = np.zeros(shape, kind)
-  state = checkpoint.restore(root, nested).state
+  restored = checkpoint.restore(root, nested)
+  if restored is None:
+    raise RuntimeError(f'{root} has no whole checkpoint.')
   return {
       renamed(jax.tree_util.keystr(keys, simple=True, separator='.')):
           [str(leaf.dtype), leaf.shape, hashlib.sha256(
               np.ascontiguousarray(leaf).tobytes()).hexdigest()]
-      for keys, leaf in jax.tree_util.tree_leaves_with_path(state)}
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(restored.state)}
 
 
 def found(workdir: pathlib.Path) -> dict[str, Any]:
@@ -332,24 +348,26 @@ def idle(job: Job, results: Mapping[str, Any]) -> list[str]:
 
 
 def compared(
-    a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-  """Yields each part of the results, with '' or its first difference.
-
-  Prints the names of metrics and keys of samples that are new.
+    a: Mapping[str, Any],
+    b: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+  """Compares two results.
 
   Args:
     a: results of the older checkout.
     b: results of the newer one.
+
+  Yields:
+    For each part its name, its first difference or '', and the metrics or keys
+    of samples that are new.
   """
   for part in sorted({*a, *b}):
-    x, y = a.get(part), b.get(part)
+    x, y, new = a.get(part), b.get(part), set()
     if isinstance(x, list) and isinstance(y, list):
       new = {key for row in y for key in row} - {
           key for row in x for key in row}
       y = [{k: v for k, v in row.items() if k not in new} for row in y]
-      if new:
-        print(f'  new in {part}: {", ".join(sorted(new))}')
-    yield part, '' if digest(x) == digest(y) else first_difference(x, y)
+    difference = '' if digest(x) == digest(y) else first_difference(x, y)
+    yield part, difference, sorted(new)
 
 
 def digest(value: Any) -> str:
@@ -365,43 +383,50 @@ def first_difference(a: Any, b: Any, where: str = '') -> str:
       x, y = (of.get(key, 'absent') for of in (a, b))
       if digest(x) != digest(y):
         return first_difference(x, y, f'{where}.{key}')
-  if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+  if isinstance(a, list) and isinstance(b, list):
     for i, (x, y) in enumerate(zip(a, b)):
       if digest(x) != digest(y):
         return first_difference(x, y, f'{where}[{i}]')
+    return f'{where}: {len(a)} rows -> {len(b)} rows'
   return f'{where}: {str(a)[:60]} -> {str(b)[:60]}'
 
 
 def check(
-    name: str, before: Checkout, after: Checkout, root: pathlib.Path) -> bool:
-  """Runs a job with both checkouts; prints and returns whether it is the same.
+    name: str, before: Checkout, after: Checkout,
+    root: pathlib.Path) -> tuple[bool, float]:
+  """Runs a job with both checkouts, and prints its differences.
 
   Args:
     name: of the job.
     before: the older checkout.
     after: the newer one.
     root: folder of all runs, with the model of the job `words`.
+
+  Returns:
+    Whether it is the same, and the seconds that it took.
   """
+  since = time.monotonic()
   job, model = JOBS[name], root / 'origin' / 'model'
   old, new = f'{job.of or name}-before', f'{name}-after'
   try:
-    run(job, old, before, command(job, before, after, model), root)
+    with _locks[old]:
+      run(job, old, before, command(job, before, after, model), root)
     run(job, new, after, command(job, after, before, model), root,
         root / old if job.of else None)
     a, b = found(root / old), found(root / new)
-  except RuntimeError as error:
+  except (OSError, RuntimeError, ValueError) as error:
     print(f'{name}: {error}', flush=True)
-    return False
+    return False, time.monotonic() - since
   idles = idle(job, a)
   if idles:
     print(f'{name} proves too little: {", ".join(idles)} is 0 in all rows but '
           'one: change its fields.')
   same = not idles
-  for part, difference in compared(a, b):
-    print(f'{name} {part}: {difference or "same " + digest(a[part])}',
-          flush=True)
+  for part, difference, added in compared(a, b):
+    print(f'{name} {part}: {difference or "same " + digest(a[part])}' + (
+        f'; new: {", ".join(added)}' if added else ''), flush=True)
     same &= not difference
-  return same
+  return same, time.monotonic() - since
 
 
 def main() -> None:
@@ -415,8 +440,11 @@ def main() -> None:
   parser.add_argument('--only', choices=JOBS, nargs='+', default=[*JOBS],
                       help='some jobs')
   args = parser.parse_args()
-  same, seconds = True, {}
-  with tempfile.TemporaryDirectory() as folder:
+  if not (args.before / 'jaxrl_llm').is_dir():
+    parser.error(f'--before={args.before} is no checkout of this project.')
+  since = time.monotonic()
+  with (tempfile.TemporaryDirectory() as folder,
+        futures.ThreadPoolExecutor(AT_ONCE) as pool):
     root = (args.workdir or pathlib.Path(folder)).resolve()
     model = root / 'origin' / 'model'
     if not model.exists():
@@ -425,13 +453,12 @@ def main() -> None:
       tiny_hf.write(model.parent / 'problems.jsonl', rows)
       tiny_hf.make(model, rows, dtype=tiny_hf.torch.bfloat16)
     before, after = look_at(args.before.resolve()), look_at(ROOT)
-    for name in args.only:
-      since = time.monotonic()
-      same &= check(name, before, after, root)
-      seconds[name] = time.monotonic() - since
-  print(f'{sum(seconds.values()):.0f} seconds: ' + ', '.join(
-      f'{name} {each:.0f}' for name, each in seconds.items()))
-  sys.exit(0 if same else 1)
+    results = [*pool.map(
+        lambda name: check(name, before, after, root), args.only)]
+  print(f'{time.monotonic() - since:.0f} seconds: ' + ', '.join(
+      f'{name} {seconds:.0f}' for name, (_, seconds) in zip(
+          args.only, results)))
+  sys.exit(0 if all(same for same, _ in results) else 1)
 
 
 if __name__ == '__main__':

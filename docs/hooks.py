@@ -199,8 +199,14 @@ def fields() -> str:
       'by `--config.FIELD=VALUE`, or in a config file. A fixed field keeps '
       'its value for as long as a run goes on: with another value, the run '
       'needs another workdir. Others may change when a run goes on.']
-  own = {name for by in PLUG_FIELDS for plug in plugs.known(by)
-         for name in table_lib.hyperparameters(by, plug)}
+  named = [(by, plug) for by in PLUG_FIELDS for plug in plugs.known(by)]
+  named += [('task.name', f'jaxrl_llm.examples.{file.stem}')
+            for file in sorted((ROOT / 'examples').glob('*.py'))
+            if 'def create(' in file.read_text()]
+  choices = {
+      f'{by}={plug}': [*table_lib.hyperparameters(by, plug).values()]
+      for by, plug in named}
+  own = {field.name for fields in choices.values() for field in fields}
   common = [x for x in table_lib.table().values() if x.name not in own]
   section = lambda field: field.name.rpartition('.')[0] or 'The run'
   order = sorted(
@@ -209,9 +215,6 @@ def fields() -> str:
   for name in order:
     rows = _field_rows(x for x in common if section(x) == name)
     parts.append(f'## {name}\n\n' + _table(head, rows))
-  choices = {
-      f'{by}={plug}': [*table_lib.hyperparameters(by, plug).values()]
-      for by in PLUG_FIELDS for plug in plugs.known(by)}
   choices |= {section.choice: section.fields() for section in SECTIONS
               if section.choice}
   parts.append(

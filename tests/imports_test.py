@@ -68,7 +68,7 @@ def module_of(path):
 def part(module):
   """Returns the part of a module: 'ops' for 'jaxrl_llm.ops.kl'."""
   _, first, *rest = module.split('.')
-  return f'examples.{rest[0]}' if first == 'examples' else first
+  return '.'.join([first, *rest[:1]]) if first == 'examples' else first
 
 
 def named(path):

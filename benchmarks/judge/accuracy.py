@@ -217,7 +217,7 @@ def matches():
   lines, wrong = [], []
   for name in data.SETS:
     rows = [('itself', found, found) for row in data.problems(name)
-            for found in [checked(name, str(row['answer']))]]
+            for found in [checked(str(row['answer']))]]
     if rows:
       verdicts = ours(rows)
       bad = [(v, name, *row[1:]) for v, row in zip(verdicts, rows)

@@ -112,8 +112,8 @@ def content(text: str) -> str:
 
 @contextlib.contextmanager
 def blamed(
-    what: str, *allowed: type[BaseException],
-    at: str = '') -> Iterator[None]:
+    what: str, *allowed: type[BaseException], at: str = '',
+    own_only: bool = False) -> Iterator[None]:
   """Says which line is at fault if code of the user fails.
 
   Args:
@@ -121,6 +121,8 @@ def blamed(
     *allowed: types of errors that are passed on.
     at: the user's file, for an error outside of its lines, such as a call with
       arguments that its function does not take.
+    own_only: whether a ValueError outside of the user's lines passes: one of
+      this package says itself what is wrong with an argument.
 
   Raises:
     ValueError: one sentence with the error, and the file and line of the last
@@ -132,8 +134,10 @@ def blamed(
   except (KeyboardInterrupt, *allowed):
     raise
   except BaseException as error:  # sys.exit() is no end of this program
-    raise ValueError(failure(
-        what, error, place(error, own_only=True) or at)) from error
+    where = place(error, own_only=True)
+    if own_only and not where and isinstance(error, ValueError):
+      raise
+    raise ValueError(failure(what, error, where or at)) from error
 
 
 def guarded(
@@ -147,23 +151,13 @@ def guarded(
     *allowed: types of errors that are passed on.
 
   Returns:
-    The function. It raises ValueError with the error, and the last line of the
-    user's own that was at work. A ValueError of this package passes: it says
-    itself what is wrong with an argument.
+    The function; see `blamed` for its errors.
   """
   @functools.wraps(call, updated=())
   def run(*args, **options):
-    try:
-      with process_state.code():
-        return call(*args, **options)
-    except (KeyboardInterrupt, *allowed):
-      raise
-    except BaseException as error:
-      where = place(error, own_only=True)
-      if not where and isinstance(error, ValueError):
-        raise
-      raise ValueError(failure(
-          f'{what} failed', error, where or 'what it returns')) from error
+    with blamed(
+        f'{what} failed', *allowed, at='what it returns', own_only=True):
+      return call(*args, **options)
 
   return run
 

@@ -91,10 +91,6 @@ class Phase:
     left = self.left()
     return text if left is None else f'{text}, {clock(left)} left'
 
-  def leave_out(self, seconds: float) -> None:
-    """Leaves seconds that have just passed out of its pace."""
-    self._left_out += seconds
-
   def note_pace(self) -> None:
     """Keeps its pace for the next phase of its name."""
     units = self.total - self.first if self.total else 1
@@ -135,7 +131,7 @@ def end(ended: Phase, failed: bool = False) -> None:
     return  # with one around it
   if ended.apart:
     for around in stack:
-      around.leave_out(ended.passed())
+      around._left_out += ended.passed()
   elif not (failed or ended.poll):
     ended.note_pace()
   del stack[stack.index(ended):]

@@ -134,6 +134,7 @@ class ModelTokenizer:
   """The tokeniser in the folder of a Hugging Face model.
 
   Attributes:
+    own: transformers' tokeniser.
     folder: the folder.
     special: its special tokens.
   """
@@ -156,11 +157,11 @@ class ModelTokenizer:
     kind = (library.PreTrainedTokenizerFast
             if (folder / 'model.gguf').exists() else library.AutoTokenizer)
     try:
-      self._own = kind.from_pretrained(folder, local_files_only=True)
+      self.own = kind.from_pretrained(folder, local_files_only=True)
       # Some kinds have special tokens even without any file.
-      if not {*self._own.get_vocab()} - {*self._own.all_special_tokens}:
+      if not {*self.own.get_vocab()} - {*self.own.all_special_tokens}:
         raise ValueError('there is no file of it')
-      self._own('a')  # some settings fail only where they are used
+      self.own('a')  # some settings fail only where they are used
     except Exception as error:  # each kind of tokeniser fails in its own way
       reason = f'{type(error).__name__}: {_first_line(error)}'
       if not any((folder / name).exists() for name in _FILES):
@@ -171,31 +172,26 @@ class ModelTokenizer:
     self.folder = folder
     self._kept_before: set[str] = set()  # roles whose turns change none before
     self._warned = False  # of the chat template
-    self.vocab_size = max(self._own.get_vocab().values()) + 1
+    self.vocab_size = max(self.own.get_vocab().values()) + 1
     self.stop_ids = tuple(dict.fromkeys(
-        i for i in (self._own.eos_token_id, *listed) if i is not None))
+        i for i in (self.own.eos_token_id, *listed) if i is not None))
     if not self.stop_ids:
       raise ValueError(
           f'No file in {folder} says which token ends a response: set '
           'eos_token_id in its generation_config.json.')
-    pad = self._own.pad_token_id
+    pad = self.own.pad_token_id
     self.pad_id = self.stop_ids[0] if pad is None else pad
     # Ids in front of a text, such as <bos>.
-    before = self._own('').input_ids
-    before = before[:-1] if before[-1:] == [self._own.eos_token_id] else before
-    self.start = self._own.decode(before)
-    self.special = (*map(str, self._own.all_special_tokens), *(
-        token.content for token in self._own.added_tokens_decoder.values()
+    before = self.own('').input_ids
+    before = before[:-1] if before[-1:] == [self.own.eos_token_id] else before
+    self.start = self.own.decode(before)
+    self.special = (*map(str, self.own.all_special_tokens), *(
+        token.content for token in self.own.added_tokens_decoder.values()
         if token.special))
-
-  @property
-  def own(self) -> Any:
-    """transformers' tokeniser."""
-    return self._own
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; special tokens only where it has them."""
-    return self._own(text, add_special_tokens=False).input_ids
+    return self.own(text, add_special_tokens=False).input_ids
 
   def encode_plain(self, text: str) -> list[int]:
     """Returns the ids of a text in which no text is a control token.
@@ -205,17 +201,17 @@ class ModelTokenizer:
     """
     cuts = [found.start() + 1 for found in self._markup.finditer(text)]
     return [i for start, end in zip([0, *cuts], [*cuts, len(text)])
-            for i in self._own(
+            for i in self.own(
                 text[start:end], add_special_tokens=False,
                 split_special_tokens=True).input_ids]
 
   @functools.cached_property
   def _markup(self) -> re.Pattern[str]:
     """Pattern of the starts of added tokens that the chat template writes."""
-    template = str(self._own.chat_template or '')
+    template = str(self.own.chat_template or '')
     written = [
         re.escape(token.content)
-        for token in self._own.added_tokens_decoder.values()
+        for token in self.own.added_tokens_decoder.values()
         if not token.special and len(token.content.strip()) > 1
         and token.content in template]
     # Their texts may overlap. Without any, the pattern never matches.
@@ -230,13 +226,13 @@ class ModelTokenizer:
     """Returns the text of all ids, stop tokens among them."""
     # Models round vocabularies up, so some ids have no token.
     ids = [int(i) for i in ids if i < self.vocab_size]
-    return self._own.decode(ids, clean_up_tokenization_spaces=False)
+    return self.own.decode(ids, clean_up_tokenization_spaces=False)
 
   def pieces(self, size: int) -> list[bytes]:
     """Returns the bytes that each id below `size` adds to a text."""
-    names = self._own.convert_ids_to_tokens(
+    names = self.own.convert_ids_to_tokens(
         [*range(min(size, self.vocab_size))])
-    decoder = getattr(self._own, 'backend_tokenizer', None)
+    decoder = getattr(self.own, 'backend_tokenizer', None)
     in_bytes = decoder and b'"ByteLevel"' in decoder.decoder.__getstate__()
     piece = _of_byte_level if in_bytes else _of_sentencepiece
     known = [piece(name) if name else b'' for name in names]
@@ -256,7 +252,7 @@ class ModelTokenizer:
       ValueError: the model has no chat template, or one that fails or has no
         place for a system message.
     """
-    if not self._own.chat_template:
+    if not self.own.chat_template:
       raise ValueError(
           f'The tokeniser of {self.folder} has no format for chats: set '
           'config.task.template=question, or another that --help names, and '
@@ -357,11 +353,11 @@ class ModelTokenizer:
     Returns:
       The two lists; None if the chat template has no generation marks.
     """
-    if not self._own.chat_template or not _MARKS.search(
-        self._own.get_chat_template(tools=[*tools] or None)):
+    if not self.own.chat_template or not _MARKS.search(
+        self.own.get_chat_template(tools=[*tools] or None)):
       return None
     try:
-      found = self._own.apply_chat_template(
+      found = self.own.apply_chat_template(
           [*messages], tools=[*tools] or None, return_dict=True,
           return_assistant_tokens_mask=True, date_string=_DATE)
     except Exception as error:  # a template may raise anything
@@ -371,9 +367,9 @@ class ModelTokenizer:
   def ends(self, text: str) -> list[int] | None:
     """Returns the place in a text where each of its ids ends, if it is known.
     """
-    if not self._own.is_fast:
+    if not self.own.is_fast:
       return None
-    return [end for _, end in self._own(
+    return [end for _, end in self.own(
         text, add_special_tokens=False,
         return_offsets_mapping=True).offset_mapping]
 
@@ -450,7 +446,7 @@ class ModelTokenizer:
     With `goes_on`, that is the last message if it is the assistant's.
     """
     goes_on = goes_on and prompt and messages[-1]['role'] == 'assistant'
-    return self._own.apply_chat_template(
+    return self.own.apply_chat_template(
         [*messages], tools=[*tools] or None, tokenize=False,
         add_generation_prompt=prompt and (
             not goes_on), continue_final_message=goes_on,
@@ -627,7 +623,7 @@ def differences(a: ModelTokenizer, b: ModelTokenizer) -> dict[int, tuple]:
     Id to its tokens in both, None where it has none; ascending.
   """
   tokens = [
-      {i: token for token, i in tokenizer._own.get_vocab().items()}
+      {i: token for token, i in tokenizer.own.get_vocab().items()}
       for tokenizer in (a, b)]
   return {
       i: pair for i in sorted({*tokens[0], *tokens[1]})

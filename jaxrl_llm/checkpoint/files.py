@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
+import types
 from typing import Any, Iterator
 import zlib
 
@@ -18,6 +19,8 @@ SMALL = 1 << 16  # bytes
 TORN, REPLACED = 'torn-', 'replaced-'
 TEMPORARY = '.orbax-checkpoint-tmp'  # in the names of unfinished steps
 _MB = 1_000_000  # bytes
+# `channel.Channel` of a process for itself alone.
+ALONE = types.SimpleNamespace(first=True, gather=lambda value=None: [value])
 
 
 def steps(directory: paths.Text) -> list[int]:

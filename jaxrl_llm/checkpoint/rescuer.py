@@ -12,7 +12,7 @@ from jaxrl_llm.storage import workdir as workdir_lib
 def rescue(
     workdir: paths.Text, describe: Callable[[paths.Path], None],
     config: dict[str, Any], step: int, state: Any, host: Mapping[str, Any],
-    channel: Any = None) -> str:
+    channel: Any = files.ALONE) -> str:
   """Saves the state of a run whose workdir is gone: there again, or beside it.
 
   Args:
@@ -34,14 +34,12 @@ def rescue(
         OSError, ValueError):
       free = False
       with contextlib.suppress(OSError, ValueError):
-        if channel is None or channel.first:
+        if channel.first:
           lock.enter_context(workdir_lib.held(place))
           free = not files.steps(place / 'checkpoints')  # else of another run
           if free:
             describe(place)
-      if channel is not None:
-        free = channel.gather(free)[0]
-      if not free:
+      if not channel.gather(free)[0]:
         continue
       with contextlib.closing(saver_lib.Checkpointer(
           place / 'checkpoints', config, channel=channel)) as saver:

@@ -61,7 +61,7 @@ def restore(
     differs: Callable[[_Config], list[str]] | None = None,
     best: bool = False,
     partial: bool = False,
-    channel: Any = None,
+    channel: Any = files.ALONE,
 ) -> Restored | None:
   """Reads the newest (or best) whole checkpoint; writes nothing.
 
@@ -75,8 +75,8 @@ def restore(
       this run; None accepts any config.
     best: prefer the best score to the newest step.
     partial: `like` may leave out part of the saved state.
-    channel: `processes.Channel` between the processes of the run, which all
-      call this; the first one looks for damage. None for this process alone.
+    channel: `channel.Channel` between the processes of the run, which all
+      call this; the first one looks for damage. By default this one is alone.
 
   Returns:
     Restored, or None if there is no whole checkpoint.
@@ -85,27 +85,23 @@ def restore(
     ValueError: the checkpoint has another config, or other arrays than `like`.
   """
   root = paths.absolute(directory)
-  path = None
-  if channel is None or channel.first:
-    path = next(files.whole(root, best), None)
-  name = path and path.name
-  if channel is not None:
-    name = channel.gather(name)[0]
-  if name is not None:
-    path = root / name
-    config = files.item(path, 'config')
-    lines = differs(config) if differs else []
-    if lines:
-      raise ValueError(
-          f'Checkpoint {path} is of another config: {"; ".join(lines)}. '
-          'Set it back, or choose another workdir.')
-    try:
-      state = tree_lib.read(
-          path / 'state', files.item(path, 'tree'), like, partial)
-    except ValueError as error:
-      raise ValueError(f'Checkpoint {path}: {error}') from error
-    return Restored(int(path.name), state, files.item(path, 'host'), config)
-  return None
+  path = next(files.whole(root, best), None) if channel.first else None
+  name = channel.gather(path and path.name)[0]
+  if name is None:
+    return None
+  path = root / name
+  config = files.item(path, 'config')
+  lines = differs(config) if differs else []
+  if lines:
+    raise ValueError(
+        f'Checkpoint {path} is of another config: {"; ".join(lines)}. '
+        'Set it back, or choose another workdir.')
+  try:
+    state = tree_lib.read(
+        path / 'state', files.item(path, 'tree'), like, partial)
+  except ValueError as error:
+    raise ValueError(f'Checkpoint {path}: {error}') from error
+  return Restored(int(name), state, files.item(path, 'host'), config)
 
 
 class Checkpointer:
@@ -113,7 +109,7 @@ class Checkpointer:
 
   def __init__(
       self, directory: paths.Text, config: _Config, *, keep: int = 2,
-      timeout: int = 600, channel: Any = None):
+      timeout: int = 600, channel: Any = files.ALONE):
     """Opens or makes a directory, and clears the remains of a killed run.
 
     Args:
@@ -133,7 +129,7 @@ class Checkpointer:
     self._size = 0  # bytes of the save under way
     self._fresh = True  # whether Orbax knows which steps are there
     self._channel = channel
-    self._first = channel is None or channel.first
+    self._first = channel.first
     if self._first:
       self._root.mkdir(parents=True, exist_ok=True)
     self._clear()
@@ -142,7 +138,7 @@ class Checkpointer:
       if reason:
         files.warn_torn(self._root / str(step), reason)
         files.set_aside(self._root, step)
-    self._meet()
+    channel.gather()  # waits until all processes are here
     rules = ocp.checkpoint_managers
     self._manager = ocp.CheckpointManager(
         self._root,
@@ -184,7 +180,7 @@ class Checkpointer:
     for step in files.steps(self._root) if self._first else ():
       if found is None or step > found.step:
         files.set_aside(self._root, step)
-    self._meet()
+    self._channel.gather()
     self._manager.reload()
     return found
 
@@ -248,9 +244,7 @@ class Checkpointer:
     self.wait()
     # Other hosts may see the files of the first process some seconds later.
     there = not self._first or step in files.steps(self._root)
-    if self._channel is not None:
-      there = self._channel.gather(there)[0]
-    if not there:
+    if not self._channel.gather(there)[0]:
       raise OSError(
           f'Step {step} could not be saved in {self._root}: make room, and run '
           'the same command again.')
@@ -313,9 +307,7 @@ class Checkpointer:
       value = call()
     except Exception as error:  # pylint: disable=broad-exception-caught
       failed = error
-    found = [(value, failed and repr(failed))]
-    if self._channel is not None:
-      found = self._channel.gather(found[0])
+    found = self._channel.gather((value, failed and repr(failed)))
     said = [text for _, text in found if text]
     if said:
       raise failed or OSError(said[0])
@@ -344,11 +336,6 @@ class Checkpointer:
         'The checkpoint of step %s could not be written (%s). The run goes on; '
         'its newest checkpoint is %s.', self._saving, _reason(error),
         'none' if older is None else f'of step {older}')
-
-  def _meet(self) -> None:
-    """Waits until all processes are here."""
-    if self._channel is not None:
-      self._channel.gather()
 
   def _clear(self) -> None:
     """Mends the folders of unfinished saves; none may be under way."""

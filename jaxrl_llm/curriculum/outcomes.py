@@ -148,19 +148,3 @@ def worth(known: Known, signal: np.ndarray) -> np.ndarray:
   return screening.best_outcomes(
       (known.gain + best) / (known.gains + 1),
       known.every / max(known.every.sum(), 1.0), n_cont)
-
-
-def signal_of_all(known: Known, signal: np.ndarray) -> float:
-  """Estimates the mean signal of a prompt with n samples, without a screen.
-
-  Args:
-    known: statistics of the screens.
-    signal: [n + 1].
-
-  Returns:
-    The mean under the prior, without the overlong penalty; NaN for continuous
-    rewards.
-  """
-  if known.continuous:
-    return np.nan
-  return screening.mean_signal(known.prior, signal)

@@ -225,12 +225,14 @@ class _Speed:
     state = self._check_signal(state, ask, screened, found)
     old, finishes = state.counts, int(rest.sum())
     samples = self.n_init * int((~good).sum()) + n * finishes
+    whole_signal = np.nan if known.continuous else (
+        screening.mean_signal(known.prior, signal))
     counts = old._replace(
         screened=screened, accepts=accepts, accepted=int(good.sum()),
         finished=finishes, groups=old.groups + len(good),
         continued=old.continued + finishes, samples=old.samples + samples,
-        dynamic=old.dynamic + (n * _ratio(
-            found, outcomes.signal_of_all(known, signal)) if found else 0.0),
+        dynamic=old.dynamic + (
+            n * _ratio(found, whole_signal) if found else 0.0),
         tokens=old.tokens + int(
             table.at(np.where(asked, there, -1)).length.sum()))
     return state._replace(

@@ -16,6 +16,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner.options import (
   ActorNumbers,
   LossWeights,
+  OverlongOptions,
   RejectionBounds,
 )
 
@@ -45,9 +46,8 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
   numbers = {} if config.off_policy == 'none' else _numbers(
       RejectionBounds, config[config.off_policy])
-  of_actor = {} if not methods.has_actor(config) else (
-      _numbers(ActorNumbers, config.actor)
-      | methods.actor_importance(config)[1])
+  of_actor = {} if not methods.has_actor(config) else _numbers(
+      ActorNumbers, config.actor) | methods.actor_importance(config)[1]
   return loss_lib.LossParams(
       **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
@@ -76,6 +76,5 @@ def advantages(config: ConfigDict) -> advantages_lib.Program:
   return advantages_lib.make_program(
       methods.advantage(config), methods.advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
-      overlong=config_lib.as_section(
-          advantages_lib.Overlong, config.overlong,
-          budget=config.max_response))
+      overlong=config_lib.as_section(OverlongOptions, config.overlong),
+      budget=config.max_response)

@@ -5,7 +5,6 @@ Metrics:
     step is right, by its valid probe rows; for the k of eval_k
 """
 
-import dataclasses
 from typing import Callable, NamedTuple
 
 import jax
@@ -19,16 +18,6 @@ Array = jax.Array
 # (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
 # (advantages [P, N], metrics)
 Advantage = Callable[..., tuple[Array, dict[str, Array]]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Overlong(OverlongOptions):
-  """Treatment of responses that are too long.
-
-  Attributes:
-    budget: T, most tokens of a response.
-  """
-  budget: int
 
 
 class BatchAdvantages(NamedTuple):
@@ -100,7 +89,7 @@ def pass_rates(
 
 def make_program(
     advantage: Advantage, per_group: Advantage, *, samples: int,
-    ks: tuple[int, ...], overlong: Overlong) -> Program:
+    ks: tuple[int, ...], overlong: OverlongOptions, budget: int) -> Program:
   """Makes the programs of an advantage.
 
   Args:
@@ -109,12 +98,13 @@ def make_program(
     samples: N, samples of a group.
     ks: k of the pass@k that a wave reports.
     overlong: treatment of long responses.
+    budget: T, most tokens of a response.
   """
   def penalised(rewards, length):
     if overlong.mode != 'penalty':
       return rewards
     return rewards + overlong_lib.soft_penalty(
-        length, budget=overlong.budget, window=overlong.window)
+        length, budget=budget, window=overlong.window)
 
   @jax.jit
   def batch_advantages(rewards, valid, length, truncated, step, separate=None):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import packing, views
+from jaxrl_llm.learner.microbatches import MicrobatchTokens
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import obrs, ragged
@@ -154,19 +155,6 @@ class Targets(NamedTuple):
   in_response: Array
   top_ids: Optional[Array]
   temperature: Optional[Array]
-
-
-class MicrobatchTokens(NamedTuple):
-  """Tokens of a microbatch.
-
-  Attributes:
-    lists: places of its rows.
-    reach: [F, chunks] int32, the first column in reach of each chunk.
-    sizes: static sizes.
-  """
-  lists: ragged.Lists
-  reach: Array
-  sizes: packing.Sizes
 
 
 def stats(

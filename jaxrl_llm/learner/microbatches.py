@@ -6,16 +6,30 @@ cost nothing.
 """
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner.packing import Plan
+from jaxrl_llm.learner.packing import Plan, Sizes
 from jaxrl_llm.ops import ragged
-from jaxrl_llm.types import LearnerBatch
+from jaxrl_llm.sharding import collectives
+from jaxrl_llm.types import Array, LearnerBatch
+
+
+class MicrobatchTokens(NamedTuple):
+  """Tokens of a microbatch.
+
+  Attributes:
+    lists: places of its rows.
+    reach: [F, chunks] int32, the first column in reach of each chunk.
+    sizes: static sizes.
+  """
+  lists: ragged.Lists
+  reach: Array
+  sizes: Sizes
 
 
 def arrange(tree: Any, plan: Plan, mesh: jax.sharding.Mesh) -> Any:
@@ -34,28 +48,27 @@ def in_place(tree: Any, plan: Plan, count: int) -> Any:
 
 
 def fold(
-    plan: Plan, rows: tuple[LearnerBatch, ...], given: Any, *, mesh,
-    of_microbatch: Callable[..., tuple[Any, Any]], done: Callable[[Any], Any],
-    add: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-  """Folds `of_microbatch` over the microbatches, on each data group.
+    of_microbatch: Callable[..., tuple[Any, Any]], plan: Plan,
+    rows: tuple[LearnerBatch, ...], given: Any, mesh: jax.sharding.Mesh,
+) -> tuple[Any, Any]:
+  """Adds up the results of microbatches, on each data group and over all.
 
   Each data group processes its own rows, so that collectives over `data` run
   once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
   automatic axes.
 
   Args:
+    of_microbatch: (rows of a microbatch [f x R, ...], their MicrobatchTokens,
+      given) -> ((terms, candidates), results of the rows [f x R, ...]), for the
+      f shards of a data group. No candidate is below 0.
     plan: of B rows.
     rows: from `arrange`, [F, Q, ...] each, the batch and anything else.
     given: any tree for `of_microbatch`, the same on all data groups.
     mesh: with axes data, fsdp and tensor.
-    of_microbatch: (rows of a microbatch [f x R, ...], ragged.Lists of them,
-      reach [f, chunks], given) -> (result, results of the rows [f x R, ...]),
-      for the f shards of a data group.
-    done: (sum of the results) -> the result of all data groups.
-    add: (sum, result) -> sum; the first sum is 0.
 
   Returns:
-    The result, and the results of rows [F, Q, ...], 0 for those without.
+    (Sums of the terms, maxima of the candidates), and the results of rows
+    [F, Q, ...], 0 for those without.
   """
   # Not needed inside, and `order` has the numbers of the whole batch.
   plan = plan.replace(order=None, shares=None)
@@ -66,8 +79,8 @@ def fold(
   def of_group(plan, rows, given):
     def microbatch(i):
       mine, lists, place = _take(i, plan, rows)
-      result, of_rows = of_microbatch(mine, lists, plan.reach[i], given)
-      return result, of_rows, place
+      at = MicrobatchTokens(lists, plan.reach[i], plan.sizes)
+      return *of_microbatch(mine, at, given), place
 
     result, of_rows = jax.eval_shape(lambda: microbatch(0)[:2])
     everywhere = jax.tree.map(lambda x: jnp.zeros(
@@ -76,17 +89,24 @@ def fold(
     def body(i, carry):
       total, everywhere = carry
       result, of_rows, place = microbatch(i)
-      return add(total, result), place(everywhere, of_rows)
+      total = tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, result))
+      return total, place(everywhere, of_rows)
+
+    def over_data(total):
+      sums, maxima = total
+      if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
+        maxima = jax.lax.pmax(maxima, 'data')
+      return collectives.sum_over_data(sums, mesh), maxima
 
     # Without a loop XLA keeps no carry: no second copy of the gradient.
     if plan.sizes.single:
       total, of_rows, place = microbatch(0)
-      return done(total), place(everywhere, of_rows)
+      return over_data(total), place(everywhere, of_rows)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), result)
     with jax.named_scope('microbatches'):
       total, everywhere = jax.lax.fori_loop(
           0, plan.count, body, (zeros, everywhere))
-    return done(total), everywhere
+    return over_data(total), everywhere
 
   return of_group(plan, rows, given)
 

@@ -19,21 +19,6 @@ from jaxrl_llm.models.config import ModelConfig
 Params = Any
 
 
-class SamplingWeights(NamedTuple):
-  """Sampling weights in one type.
-
-  Attributes:
-    apply: (trained, frozen) -> all parameters for sampling.
-    lower: () -> lowered program of `apply`; needs only shapes. With LoRA, it is
-      the adapters' program if the frozen parameters are not converted, else the
-      program that converts these.
-    result: abstract parameters as `apply` returns them.
-  """
-  apply: Callable[..., Params]
-  lower: Callable[[], Any]
-  result: Params
-
-
 class Policy(NamedTuple):
   """Functions of the policy's parameters.
 
@@ -48,20 +33,20 @@ class Policy(NamedTuple):
       frozen is None if all are trained.
     compose: (trained, frozen) -> all parameters, types unchanged.
     sampling: (key of `quantise.TYPES`, or None for the compute type) ->
-      SamplingWeights. Nothing is compiled yet.
+      sharding.Resharder, whose `apply` is (trained, frozen) -> all parameters
+      for sampling. With LoRA, `lower` is of the adapters' program if the frozen
+      parameters are not converted, else of the program that converts these.
+      Nothing is compiled yet.
     to_sampling: (trained, frozen) -> all parameters for sampling, in the
       compute type.
-    lower_to_sampling: () -> lowered program of `to_sampling`; needs only
-      shapes.
   """
   shapes: Params
   trained: Params
   init: Callable[[jax.Array], Params]
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
   compose: Callable[[Params, Params], Params]
-  sampling: Callable[[str | None], SamplingWeights]
+  sampling: Callable[[str | None], sharding.Resharder]
   to_sampling: Callable[..., Params]
-  lower_to_sampling: Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +57,6 @@ class Adapters(LoraOptions):
     warm: whether SFT trains all parameters first.
   """
   warm: bool = False
-
-  @property
-  def scale(self) -> float:
-    """Factor of the matrices' product."""
-    return self.alpha / self.rank
 
 
 def make_policy(
@@ -121,17 +101,15 @@ def make_policy(
   def sampling(kind):
     made = sharding.to_sampling(
         shapes, mesh, dtype, kind=kind, learner=learner)
-    return SamplingWeights(
-        lambda trained, frozen=None: made.apply(trained), made.lower,
-        made.result)
+    return made._replace(
+        apply=lambda trained, frozen=None: made.apply(trained))
 
-  full = sampling(None)
   return Policy(
       shapes=shapes, trained=shapes,
       init=_init(model, checkpoint, in_training),
       split=lambda params, key: (params, None),
       compose=lambda trained, frozen: trained,
-      sampling=sampling, to_sampling=full.apply, lower_to_sampling=full.lower)
+      sampling=sampling, to_sampling=sampling(None).apply)
 
 
 def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
@@ -144,7 +122,7 @@ def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
     checkpoint: source of the weights; None for random ones.
     in_training: abstract parameters of the whole model in the training layout.
   """
-  scale, dtype = choice.scale, jnp.dtype(model.dtype)
+  scale, dtype = choice.alpha / choice.rank, jnp.dtype(model.dtype)
   shapes = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
 
   def init_adapters(key):
@@ -167,19 +145,18 @@ def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
   def sampling(kind):
     own = sharding.to_sampling(
         stored, mesh, dtype, kind=kind, train_rules=sharding.SAMPLE_RULES)
-    return SamplingWeights(
+    return sharding.Resharder(
         lambda params, frozen: lora.join(
             own.apply(frozen), adapters.apply(scaled(params))),
         own.lower if kind else adapters.lower,
         lora.join(own.result, adapters.result))
 
-  full = sampling(None)
   return Policy(
       shapes=shapes, trained=trained, init=init,
       split=lambda params, key: (new_adapters(key), freeze(params)),
       compose=lambda params, frozen: lora.join(
           frozen, lora.scaled(params, scale)),
-      sampling=sampling, to_sampling=full.apply, lower_to_sampling=full.lower)
+      sampling=sampling, to_sampling=sampling(None).apply)
 
 
 def _init(

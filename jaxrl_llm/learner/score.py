@@ -32,23 +32,22 @@ def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
   if rejection and rejection.scores_z:
     lam = loss.rejection['lam']
 
-  def of_microbatch(rows, lists, reach, given):
+  def of_microbatch(rows, at, given):
     batch, = rows
     weights, temperature, lam = given
     now = forward.stats(
-        weights, batch, forward.MicrobatchTokens(lists, reach, plan.sizes),
-        temperature, setting, entropy=False, lam=lam)
+        weights, batch, at, temperature, setting, entropy=False, lam=lam)
     z = None
     if lam is not None:
       exact, topk = forward.normalizers(batch, now, lam, rejection)
       z = topk if exact is None else exact
-    return (), Scores(now.logprobs, z, now.student and now.student.logprobs)
+    return ((), ()), Scores(
+        now.logprobs, z, now.student and now.student.logprobs)
 
   weights = forward.PassParams(forward.Players.of(params), frozen)
   _, scores = microbatches.fold(
-      plan, microbatches.arrange((batch,), plan, mesh),
-      (weights, loss.temperature, lam), mesh=mesh,
-      of_microbatch=of_microbatch, add=lambda total, new: (), done=lambda x: x)
+      of_microbatch, plan, microbatches.arrange((batch,), plan, mesh),
+      (weights, loss.temperature, lam), mesh)
   real = forward.real(batch)
   # What a list holds behind a response are tokens of other rows.
   return jax.tree.map(

@@ -27,11 +27,9 @@ from jaxrl_llm.learner import forward, microbatches
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.forward import PassParams, Players
-from jaxrl_llm.learner.packing import Plan
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import obrs, policy_losses
-from jaxrl_llm.sharding import collectives
-from jaxrl_llm.types import Array, LearnerBatch
+from jaxrl_llm.types import Array
 
 # Sums over the tokens that stay sums; of all others the mean is reported.
 _TOTALS = (
@@ -61,17 +59,6 @@ class TrainState:
   skipped_in_row: Array
   calibration: Optional[rejection_lib.Calibration] = None
   distill: Optional[Array] = None
-
-
-class Work(NamedTuple):
-  """Rows of an update on the devices, and their plan.
-
-  Attributes:
-    rows: of `_rows`, in the order of the plan.
-    plan: their microbatches.
-  """
-  rows: tuple[LearnerBatch, Array, Optional[Array]]
-  plan: Plan
 
 
 class Numbers(NamedTuple):
@@ -108,11 +95,13 @@ def update(
   weights = PassParams(states.map(lambda x: x.params), frozen, behaviour_params)
   # Skipped updates count too: a row that comes back gets other noise.
   rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
-  work = Work(microbatches.arrange(rows, plan, setting.mesh), plan)
+  fold = functools.partial(
+      microbatches.fold, plan=plan, mesh=setting.mesh,
+      rows=microbatches.arrange(rows, plan, setting.mesh))
   calibration, own = _calibration(
-      policy.calibration, weights, rows, work, loss, setting)
+      policy.calibration, weights, rows, fold, loss, setting)
   grads, metrics, maxima, facts = _gradient(
-      weights, work, Numbers(loss, calibration, actor and actor.distill),
+      weights, fold, Numbers(loss, calibration, actor and actor.distill),
       setting)
   metrics, calibration = _means(metrics, calibration, own, setting)
   metrics.update(maxima, **plan.shares)
@@ -178,7 +167,7 @@ def _loss(params, weights, rows, at, numbers, setting):
     params: Players; the gradient is with respect to them.
     weights: with the parameters that have no gradient.
     rows: of the microbatch: LearnerBatch, weights and noise of its tokens.
-    at: forward.MicrobatchTokens.
+    at: microbatches.MicrobatchTokens.
     numbers: of the update.
     setting: of the program.
 
@@ -210,18 +199,21 @@ def _loss(params, weights, rows, at, numbers, setting):
   return total, (sums, maxima, facts if cfg.row_facts else {})
 
 
-def _gradient(weights, work, numbers, setting):
+def _gradient(weights, fold, numbers, setting):
   """Computes the gradient of the batch's loss, summed over its microbatches.
+
+  Args:
+    weights: with the parameters that have no gradient.
+    fold: (of_microbatch, given=) -> `microbatches.fold` over the batch.
+    numbers: of the update.
+    setting: of the program.
 
   Returns:
     The gradients, Players; sums over the tokens; maxima; facts of the rows in
     the order of the plan.
   """
-  mesh = setting.mesh
-
-  def of_microbatch(rows, lists, reach, given):
+  def of_microbatch(rows, at, given):
     weights, numbers = given
-    at = forward.MicrobatchTokens(lists, reach, work.plan.sizes)
     grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
         weights.params, weights, rows, at, numbers, setting)
     # In the layout of the parameters: the sum over the microbatches is then
@@ -229,18 +221,7 @@ def _gradient(weights, work, numbers, setting):
     grads = grads.map(jax.lax.with_sharding_constraint, setting.specs)
     return ((grads, sums), maxima), facts
 
-  def add(total, new):
-    return tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, new))
-
-  def done(result):
-    total, maxima = result
-    if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
-      maxima = jax.lax.pmax(maxima, 'data')
-    return collectives.sum_over_data(total, mesh), maxima
-
-  ((grads, sums), maxima), facts = microbatches.fold(
-      work.plan, work.rows, (weights, numbers), mesh=mesh,
-      of_microbatch=of_microbatch, done=done, add=add)
+  ((grads, sums), maxima), facts = fold(of_microbatch, given=(weights, numbers))
   return grads, sums, maxima, facts
 
 
@@ -280,8 +261,11 @@ def _means(sums, calibration, own, setting):
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
 
-def _calibration(previous, weights, rows, work, loss, setting):
+def _calibration(previous, weights, rows, fold, loss, setting):
   """Computes the calibration that the batch uses; `previous` is the last one.
+
+  The other arguments are those of `_gradient`, and `rows` in the order of the
+  batch.
 
   Returns:
     The calibration, and whether it was computed from this batch; else it is
@@ -297,15 +281,14 @@ def _calibration(previous, weights, rows, work, loss, setting):
         cfg, obrs.Logprobs(new, old, batch.behaviour_logprobs), batch.mask,
         loss.rejection['lam'], noise=noise, **z), batch.mask)
 
-  def of_microbatch(rows, lists, reach, given):
+  def of_microbatch(rows, at, given):
     weights, loss = given
     batch, _, noise = rows
     lam = loss.rejection['lam']
     now = forward.stats(
-        weights, batch, forward.MicrobatchTokens(lists, reach, work.plan.sizes),
-        loss.temperature, setting, entropy=False, lam=lam)
+        weights, batch, at, loss.temperature, setting, entropy=False, lam=lam)
     z, z_topk = forward.normalizers(batch, now, lam, cfg)
-    return counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()
+    return (counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()), ()
 
   if cfg.target == 'p_ref':
     # Both policies are known before the update: no pass of the model.
@@ -313,10 +296,7 @@ def _calibration(previous, weights, rows, work, loss, setting):
     z = 'z' if cfg.z == 'exact' else 'z_topk'
     sums = counts(batch.old_logprobs, batch, noise, **{z: batch.z})
   elif cfg.two_pass:
-    sums, _ = microbatches.fold(
-        work.plan, work.rows, (weights, loss), mesh=setting.mesh,
-        of_microbatch=of_microbatch, add=lambda *x: jax.tree.map(jnp.add, *x),
-        done=lambda x: collectives.sum_over_data(x, setting.mesh))
+    (sums, _), _ = fold(of_microbatch, given=(weights, loss))
   else:
     return previous, False
   return rejection_lib.calibrate(cfg, sums, previous, own=True), True

@@ -155,9 +155,7 @@ def _cudnn(q, k, v, scale):
 
   # JAX's own rule for splitting this looks for the devices of the mesh, but
   # within a `shard_map` over other axes the mesh is abstract.
-  mesh = jax.sharding.get_abstract_mesh()
-  free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
-          if kind == jax.sharding.AxisType.Auto}
+  free = {*jax.sharding.get_abstract_mesh().auto_axes}
   if free:
     place = jax.sharding.PartitionSpec(*(
         axis if axis in free else None for axis in ('fsdp', None, 'tensor')))

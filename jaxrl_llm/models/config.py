@@ -247,15 +247,13 @@ class ModelConfig:
     layer += qkv * self.qkv_bias + 2 * h * self.qk_norm
     layer += 2 * d * self.post_norms
     embeddings = self.vocab_size * d * (1 if self.tie_embeddings else 2)
-    return self.layers * layer + self._mlps(self.experts) + embeddings + d
+    return self.layers * layer + self.mlps(self.experts) + embeddings + d
 
-  def active_mlps(self) -> int:
-    """Returns the weights of MLPs and routers that a token is multiplied by.
+  def mlps(self, experts: Optional[int]) -> int:
+    """Returns the weights of MLPs and routers, with so many experts each.
+
+    With `experts_per_token`, they are those that a token is multiplied by.
     """
-    return self._mlps(self.experts_per_token)
-
-  def _mlps(self, experts: Optional[int]) -> int:
-    """Returns the weights of MLPs and routers, with so many experts each."""
     d, sparse = self.width, sum(self.sparse_layers())
     count = (self.layers - sparse) * 3 * d * self.mlp_width
     if sparse:
@@ -264,15 +262,16 @@ class ModelConfig:
 
 
 _QWEN25 = dict(rope_theta=1e6, norm_eps=1e-6, qkv_bias=True)
-_QWEN3 = dict(rope_theta=1e6, norm_eps=1e-6, qk_norm=True, head_dim=128)
+_QWEN25_MATH = {**_QWEN25, 'rope_theta': 1e4}
+_QWEN3 = dict(rope_theta=1e6, norm_eps=1e-6, qk_norm=True)
 _GEMMA2 = dict(
-    vocab_size=256_000, activation='gelu_tanh', norm_plus_one=True,
-    post_norms=True, scale_embeddings=True, attention_softcap=50.0,
-    logit_softcap=30.0, window=4096, query_scale=256 ** -0.5, head_dim=256)
+    activation='gelu_tanh', norm_plus_one=True, post_norms=True,
+    scale_embeddings=True, attention_softcap=50.0, logit_softcap=30.0,
+    window=4096, query_scale=256 ** -0.5)
 _GEMMA3 = dict(
     activation='gelu_tanh', norm_plus_one=True, qk_norm=True, post_norms=True,
     scale_embeddings=True, rope_theta=1e6, window_rope_theta=1e4, full_every=6,
-    query_scale=256 ** -0.5, head_dim=256)
+    query_scale=256 ** -0.5)
 
 # Fields that determine the shapes of the parameters, so of a checkpoint.
 SHAPING = (
@@ -280,87 +279,58 @@ SHAPING = (
     'mlp_width', 'qkv_bias', 'qk_norm', 'post_norms', 'tie_embeddings',
     'experts', 'expert_width', 'sparse_step', 'dense_layers')
 
+# The numbers are vocab_size, width, layers, heads, kv_heads, head_dim and
+# mlp_width.
 PRESETS = {
     'tiny': ModelConfig(
-        vocab_size=24, width=128, layers=3, heads=4, kv_heads=2, head_dim=32,
-        mlp_width=256, rope_theta=1000.0, qk_norm=True),
-    'qwen2.5-0.5b': ModelConfig(
-        vocab_size=151_936, width=896, layers=24, heads=14, kv_heads=2,
-        head_dim=64, mlp_width=4864, **_QWEN25),
-    'qwen2.5-1.5b': ModelConfig(
-        vocab_size=151_936, width=1536, layers=28, heads=12, kv_heads=2,
-        head_dim=128, mlp_width=8960, **_QWEN25),
-    'qwen2.5-3b': ModelConfig(
-        vocab_size=151_936, width=2048, layers=36, heads=16, kv_heads=2,
-        head_dim=128, mlp_width=11_008, **_QWEN25),
+        24, 128, 3, 4, 2, 32, 256, rope_theta=1000.0, qk_norm=True),
+    'qwen2.5-0.5b': ModelConfig(151_936, 896, 24, 14, 2, 64, 4864, **_QWEN25),
+    'qwen2.5-1.5b': ModelConfig(151_936, 1536, 28, 12, 2, 128, 8960, **_QWEN25),
+    'qwen2.5-3b': ModelConfig(151_936, 2048, 36, 16, 2, 128, 11_008, **_QWEN25),
     'qwen2.5-math-1.5b': ModelConfig(
-        vocab_size=151_936, width=1536, layers=28, heads=12, kv_heads=2,
-        head_dim=128, mlp_width=8960, **{**_QWEN25, 'rope_theta': 1e4}),
+        151_936, 1536, 28, 12, 2, 128, 8960, **_QWEN25_MATH),
     'qwen2.5-math-7b': ModelConfig(
-        vocab_size=152_064, width=3584, layers=28, heads=28, kv_heads=4,
-        head_dim=128, mlp_width=18_944, tie_embeddings=False,
-        **{**_QWEN25, 'rope_theta': 1e4}),
-    'qwen3-1.7b': ModelConfig(
-        vocab_size=151_936, width=2048, layers=28, heads=16, kv_heads=8,
-        mlp_width=6144, **_QWEN3),
-    'qwen3-4b': ModelConfig(
-        vocab_size=151_936, width=2560, layers=36, heads=32, kv_heads=8,
-        mlp_width=9728, **_QWEN3),
+        152_064, 3584, 28, 28, 4, 128, 18_944, tie_embeddings=False,
+        **_QWEN25_MATH),
+    'qwen3-1.7b': ModelConfig(151_936, 2048, 28, 16, 8, 128, 6144, **_QWEN3),
+    'qwen3-4b': ModelConfig(151_936, 2560, 36, 32, 8, 128, 9728, **_QWEN3),
     'qwen3-8b': ModelConfig(
-        vocab_size=151_936, width=4096, layers=36, heads=32, kv_heads=8,
-        mlp_width=12_288, tie_embeddings=False, **_QWEN3),
+        151_936, 4096, 36, 32, 8, 128, 12_288, tie_embeddings=False, **_QWEN3),
     'qwen3-30b-a3b': ModelConfig(
-        vocab_size=151_936, width=2048, layers=48, heads=32, kv_heads=4,
-        mlp_width=6144, tie_embeddings=False, experts=128, experts_per_token=8,
-        expert_width=768, **_QWEN3),
+        151_936, 2048, 48, 32, 4, 128, 6144, tie_embeddings=False, experts=128,
+        experts_per_token=8, expert_width=768, **_QWEN3),
     'llama3.1-8b': ModelConfig(
-        vocab_size=128_256, width=4096, layers=32, heads=32, kv_heads=8,
-        head_dim=128, mlp_width=14_336, rope_theta=500_000.0, norm_eps=1e-5,
-        rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192), tie_embeddings=False),
-    'gemma2-2b': ModelConfig(
-        width=2304, layers=26, heads=8, kv_heads=4, mlp_width=9216, **_GEMMA2),
-    'gemma2-9b': ModelConfig(
-        width=3584, layers=42, heads=16, kv_heads=8, mlp_width=14_336,
-        **_GEMMA2),
+        128_256, 4096, 32, 32, 8, 128, 14_336, rope_theta=500_000.0,
+        norm_eps=1e-5, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
+        tie_embeddings=False),
+    'gemma2-2b': ModelConfig(256_000, 2304, 26, 8, 4, 256, 9216, **_GEMMA2),
+    'gemma2-9b': ModelConfig(256_000, 3584, 42, 16, 8, 256, 14_336, **_GEMMA2),
     'gemma3-270m': ModelConfig(
-        vocab_size=262_144, width=640, layers=18, heads=4, kv_heads=1,
-        mlp_width=2048, window=512, **_GEMMA3),
+        262_144, 640, 18, 4, 1, 256, 2048, window=512, **_GEMMA3),
     'gemma3-1b': ModelConfig(
-        vocab_size=262_144, width=1152, layers=26, heads=4, kv_heads=1,
-        mlp_width=6912, window=512, **_GEMMA3),
+        262_144, 1152, 26, 4, 1, 256, 6912, window=512, **_GEMMA3),
     'gemma3-4b': ModelConfig(
-        vocab_size=262_208, width=2560, layers=34, heads=8, kv_heads=4,
-        mlp_width=10_240, window=1024, rope_divisor=8.0, **_GEMMA3),
+        262_208, 2560, 34, 8, 4, 256, 10_240, window=1024, rope_divisor=8.0,
+        **_GEMMA3),
 }
 
-# Checkpoints on the hub with the architecture of a preset.
+# Checkpoints on the hub with the architecture of a preset: a name, and the
+# endings with which others have it.
 HUB = {
-    'Qwen/Qwen2.5-0.5B': 'qwen2.5-0.5b',
-    'Qwen/Qwen2.5-0.5B-Instruct': 'qwen2.5-0.5b',
-    'Qwen/Qwen2.5-1.5B': 'qwen2.5-1.5b',
-    'Qwen/Qwen2.5-1.5B-Instruct': 'qwen2.5-1.5b',
-    'Qwen/Qwen2.5-3B': 'qwen2.5-3b',
-    'Qwen/Qwen2.5-3B-Instruct': 'qwen2.5-3b',
-    'Qwen/Qwen2.5-Math-1.5B': 'qwen2.5-math-1.5b',
-    'Qwen/Qwen2.5-Math-7B': 'qwen2.5-math-7b',
-    'Qwen/Qwen3-1.7B': 'qwen3-1.7b',
-    'Qwen/Qwen3-1.7B-Base': 'qwen3-1.7b',
-    'Qwen/Qwen3-4B': 'qwen3-4b',
-    'Qwen/Qwen3-4B-Base': 'qwen3-4b',
-    'Qwen/Qwen3-8B': 'qwen3-8b',
-    'Qwen/Qwen3-8B-Base': 'qwen3-8b',
-    'Qwen/Qwen3-30B-A3B': 'qwen3-30b-a3b',
-    'Qwen/Qwen3-30B-A3B-Base': 'qwen3-30b-a3b',
-    'meta-llama/Llama-3.1-8B': 'llama3.1-8b',
-    'meta-llama/Llama-3.1-8B-Instruct': 'llama3.1-8b',
-    'google/gemma-2-2b': 'gemma2-2b',
-    'google/gemma-2-2b-it': 'gemma2-2b',
-    'google/gemma-2-9b': 'gemma2-9b',
-    'google/gemma-2-9b-it': 'gemma2-9b',
-    'google/gemma-3-270m': 'gemma3-270m',
-    'google/gemma-3-270m-it': 'gemma3-270m',
-    'google/gemma-3-1b-pt': 'gemma3-1b',
-    'google/gemma-3-1b-it': 'gemma3-1b',
-    'google/gemma-3-4b-pt': 'gemma3-4b',
-    'google/gemma-3-4b-it': 'gemma3-4b',
-}
+    name + ending: preset for preset, name, endings in (
+        ('qwen2.5-0.5b', 'Qwen/Qwen2.5-0.5B', ('', '-Instruct')),
+        ('qwen2.5-1.5b', 'Qwen/Qwen2.5-1.5B', ('', '-Instruct')),
+        ('qwen2.5-3b', 'Qwen/Qwen2.5-3B', ('', '-Instruct')),
+        ('qwen2.5-math-1.5b', 'Qwen/Qwen2.5-Math-1.5B', ('',)),
+        ('qwen2.5-math-7b', 'Qwen/Qwen2.5-Math-7B', ('',)),
+        ('qwen3-1.7b', 'Qwen/Qwen3-1.7B', ('', '-Base')),
+        ('qwen3-4b', 'Qwen/Qwen3-4B', ('', '-Base')),
+        ('qwen3-8b', 'Qwen/Qwen3-8B', ('', '-Base')),
+        ('qwen3-30b-a3b', 'Qwen/Qwen3-30B-A3B', ('', '-Base')),
+        ('llama3.1-8b', 'meta-llama/Llama-3.1-8B', ('', '-Instruct')),
+        ('gemma2-2b', 'google/gemma-2-2b', ('', '-it')),
+        ('gemma2-9b', 'google/gemma-2-9b', ('', '-it')),
+        ('gemma3-270m', 'google/gemma-3-270m', ('', '-it')),
+        ('gemma3-1b', 'google/gemma-3-1b', ('-pt', '-it')),
+        ('gemma3-4b', 'google/gemma-3-4b', ('-pt', '-it')))
+    for ending in endings}

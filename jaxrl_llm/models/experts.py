@@ -29,7 +29,6 @@ from typing import Any, Callable, NamedTuple
 import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
@@ -100,8 +99,7 @@ def apply(
     [..., D], in x's type; and [..., k] int32, each token's experts.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
-          if kind == AxisType.Auto} & {'fsdp', 'tensor'}
+  free = {*mesh.auto_axes} & {'fsdp', 'tensor'}
   split = 'tensor' in free and mesh.shape['tensor'] > 1
 
   dtype = x.dtype

@@ -45,7 +45,8 @@ def of(
   """
   d, h = cfg.width, cfg.heads * cfg.head_dim
   layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim
-  return float(2.0 * (layer * cfg.layers + cfg.active_mlps()) * tokens
+  mlps = cfg.mlps(cfg.experts_per_token)
+  return float(2.0 * (layer * cfg.layers + mlps) * tokens
                + 4.0 * h * pairs
                + 2.0 * cfg.vocab_size * d * predicted)
 

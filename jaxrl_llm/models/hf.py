@@ -208,19 +208,17 @@ def names(cfg: ModelConfig) -> dict[str, Leaf]:
     layers = tuple(i for run in transformer.runs(cfg)
                    if run.places(ours) is not None for i in run.layers)
     if layers:
-      out[f'layers/{ours}'] = Leaf(
-          layers, [theirs(f'model.layers.{i}') for i in layers], transposed)
+      out[f'layers/{ours}'] = Leaf(layers, [
+          jax.tree.map(lambda name: f'model.layers.{i}.{name}', theirs)
+          for i in layers], transposed)
 
   for ours, theirs in layer.items():
-    add(ours, lambda own, theirs=theirs: f'{own}.{theirs}.weight',
-        not ours.endswith('norm'))
+    add(ours, f'{theirs}.weight', not ours.endswith('norm'))
   for ours, theirs in _EXPERTS.items():
-    add(ours, lambda own, theirs=theirs: [
-        f'{own}.mlp.experts.{e}.{theirs}.weight'
-        for e in range(cfg.experts or 0)], True)
+    add(ours, [f'mlp.experts.{e}.{theirs}.weight'
+               for e in range(cfg.experts or 0)], True)
   for ours in ('q', 'k', 'v') if cfg.qkv_bias else ():
-    add(f'{ours}_bias', lambda own, ours=ours: f'{own}.{_LAYER[ours]}.bias',
-        False)
+    add(f'{ours}_bias', f'{_LAYER[ours]}.bias', False)
   return out
 
 

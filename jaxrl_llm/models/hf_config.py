@@ -309,14 +309,6 @@ def _converted(hf: Any, family: Family, stored: str) -> ModelConfig:
       **{trait: trait in family.traits for trait in _TRAITS})
 
 
-def kind_of(cfg: ModelConfig) -> str:
-  """Returns the `model_type` of the family that a model is most like."""
-  sparse = cfg.experts is not None
-  return max(FAMILIES, key=lambda kind: (FAMILIES[kind].sparse == sparse) + sum(
-      getattr(cfg, trait) == (trait in FAMILIES[kind].traits)
-      for trait in _TRAITS))
-
-
 def to_hf(
     cfg: ModelConfig, source: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -332,7 +324,11 @@ def to_hf(
   Raises:
     ValueError: no supported family has the model's combination of features.
   """
-  kind = kind_of(cfg)
+  sparse = cfg.experts is not None
+  # The family that the model is most like.
+  kind = max(FAMILIES, key=lambda kind: (FAMILIES[kind].sparse == sparse) + sum(
+      getattr(cfg, trait) == (trait in FAMILIES[kind].traits)
+      for trait in _TRAITS))
   family = FAMILIES[kind]
   activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[
       cfg.activation]

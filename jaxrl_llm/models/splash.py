@@ -11,7 +11,6 @@ from typing import Optional
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention as lib
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
@@ -110,9 +109,7 @@ def attend(
     with jax.named_scope('windowed'):
       return jax.lax.cond(windowed, run(window), run(None), q, k, v)
 
-  mesh = jax.sharding.get_abstract_mesh()
-  free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
-          if kind == AxisType.Auto} & {'fsdp', 'tensor'}
+  free = {*jax.sharding.get_abstract_mesh().auto_axes} & {'fsdp', 'tensor'}
   if free:
     row, head = (axis if axis in free else None for axis in ('fsdp', 'tensor'))
     part = P(row, head)

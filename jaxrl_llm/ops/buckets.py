@@ -64,11 +64,6 @@ def of_prompts(
     max_prompt: full length.
     together: prompts in one prefill; all are padded alike.
   """
-  drawn = np.random.default_rng(0).choice(
-      lengths, (_steps(together), together))
+  steps = min(_STEPS, max(_DRAWN // together, 1))
+  drawn = np.random.default_rng(0).choice(lengths, (steps, together))
   return choose(drawn.max(1), full=max_prompt)
-
-
-def _steps(rows: int) -> int:
-  """Returns how many steps of some rows to simulate."""
-  return min(_STEPS, max(_DRAWN // rows, 1))

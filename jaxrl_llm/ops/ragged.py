@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 Array = jax.Array
@@ -129,12 +128,9 @@ def _wide(x, width):
 
 def on_each(fn, *args):
   """Calls fn on each device's part of arrays that are split over `fsdp`."""
-  mesh = jax.sharding.get_abstract_mesh()
-  free = {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types)
-          if kind == AxisType.Auto} & {'fsdp'}
-  if free:
+  if 'fsdp' in jax.sharding.get_abstract_mesh().auto_axes:
     fn = jax.shard_map(
-        fn, axis_names=free, check_vma=False, in_specs=P('fsdp'),
+        fn, axis_names={'fsdp'}, check_vma=False, in_specs=P('fsdp'),
         out_specs=P('fsdp'))
   return fn(*args)
 

@@ -193,25 +193,6 @@ def _top(logits, count, split):
           jax.lax.all_gather(x, split.axes, axis=1, tiled=True), split))
 
 
-def _log_softmax(logits, split):
-  """Shifts logits by their maximum.
-
-  Args:
-    logits: [C, V] of all peers' tokens and this device's part of V.
-    split: of V and the tokens.
-
-  Returns:
-    The shifted logits, their exponentials, and the sum [c] of these over all of
-    V, for own tokens.
-  """
-  best = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-  if split.axes:
-    best = jax.lax.pmax(best, split.axes)
-  logits = logits - best
-  exp = jnp.exp(logits)
-  return logits, exp, _sum(jnp.sum(exp, axis=-1), split)
-
-
 class _Dist(NamedTuple):
   """Distribution of a chunk's tokens.
 
@@ -229,7 +210,13 @@ class _Dist(NamedTuple):
 
   @classmethod
   def of(cls, logits, split):
-    logits, exp, total = _log_softmax(logits, split)
+    """Returns the distribution of logits [C, V], less their maximum."""
+    best = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    if split.axes:
+      best = jax.lax.pmax(best, split.axes)
+    logits = logits - best
+    exp = jnp.exp(logits)
+    total = _sum(jnp.sum(exp, axis=-1), split)
     return cls(logits, exp, total, jnp.log(total))
 
   def log(self, split):
@@ -254,12 +241,6 @@ class _Dist(NamedTuple):
         self.logits, jnp.where(here, ids - first, 0), axis=-1)
     chosen = _sum(jnp.where(here, chosen, 0.0), split)
     return chosen - self.log_total[:, None]
-
-
-def _overlap(p, q, lam, split):
-  """Computes `TokenStats.overlap` [c], without gradient."""
-  return _sum(obrs.normalizer(*jax.lax.stop_gradient(
-      (p.log(split), q.log(split))), lam=lam), split)
 
 
 def _student(p, q, targets, top_ids, split):
@@ -301,7 +282,9 @@ def _reduce(logits, student, other, targets, wanted, split):
         student=_student(p, second, targets, stats.top_ids, split))
   if other is not None:
     q = second if other is student else _Dist.of(other, split)
-    stats = stats._replace(overlap=_overlap(p, q, wanted.lam, split))
+    both = jax.lax.stop_gradient((p.log(split), q.log(split)))
+    stats = stats._replace(
+        overlap=_sum(obrs.normalizer(*both, lam=wanted.lam), split))
   return stats
 
 

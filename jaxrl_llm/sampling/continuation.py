@@ -38,10 +38,9 @@ def empty(
   longest = jax.tree.leaves(prompts)[0].shape[-1]
   columns = kv_cache.round_up(longest + max(ring, kv_cache.round_up(
       sampler.max_response, sampler.continue_chunk)), sampler.chunk)
-  slot_of = lambda cache: kv_cache.slot_of(cache, row, columns)
-  if isinstance(prompts, list):
-    return [slot_of(cache) for cache in prompts]
-  return slot_of(prompts)
+  return jax.tree.map(
+      lambda cache: kv_cache.slot_of(cache, row, columns), prompts,
+      is_leaf=lambda x: isinstance(x, kv_cache.Cache))
 
 
 def compute(
@@ -86,7 +85,9 @@ def compute(
         jnp.zeros_like(position), position + 1, position, tiles, used, read)
 
     def attend(q, k, v, cache, _, layer, window):
-      new = kv_cache.write_chunk(cache, layer, k, v, first)
+      new = kv_cache.write(
+          cache, layer, k.transpose(1, 2, 0)[None], v.swapaxes(0, 1)[None],
+          first)
       return kv_cache.finished(prefixes.attend(
           new, layer, q, window, seen=seen, cfg=cfg), q.dtype), new
 

@@ -205,7 +205,8 @@ def step(
 
   def attend(q, k, v, cache, shared, index, window):
     before = prefixes and prefixes.attend(shared, index, q, window)
-    new = kv_cache.write(cache, index, k, v, cols.write)
+    new = kv_cache.write(
+        cache, index, k[..., None], v[:, :, None], cols.write)
     return kv_cache.attend(
         new, index, q, cols, window, cfg=cfg, before=before), new
 

@@ -13,7 +13,7 @@ the attention scores are multiplied by the scales of the keys, and the softmax
 weights by those of the values: no dequantised cache exists.
 """
 
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from flax import struct
 import jax
@@ -87,6 +87,13 @@ class Sums(NamedTuple):
 # Axes of the columns and of the slots of each array.
 _COLUMN_AXES = Cache(k=-1, v=-2, k_scale=-1, v_scale=-1)
 _SLOT_AXES = Cache(k=-4, v=-4, k_scale=-3, v_scale=-3)
+
+
+def _each(function: Callable[..., Array], cache: Cache, *others: Any) -> Cache:
+  """Applies a function to each array of a cache, with those of others."""
+  return Cache(*(
+      x if x is None else function(x, *more)
+      for x, *more in zip(cache, *others)))
 
 
 def make_cache(k: Array, v: Array, dtype: jnp.dtype | None) -> Cache:
@@ -210,9 +217,7 @@ def read(
     x = jax.lax.dynamic_slice(x, start, size)
     return x if layer is None else x[0]
 
-  return Cache(*(
-      x if x is None else part(x, axis)
-      for x, axis in zip(cache, _COLUMN_AXES)))
+  return _each(part, cache, _COLUMN_AXES)
 
 
 def _start(x, layer, axis, column) -> list:
@@ -227,53 +232,27 @@ def _start(x, layer, axis, column) -> list:
 def write(
     cache: Cache, layer: Array | None, k: Array, v: Array, column: Array,
 ) -> Cache:
-  """Writes the keys and values of one decode step.
+  """Writes the keys and values of successive tokens of every slot.
 
   Args:
     cache: keys and values so far.
     layer: index into the cache's leading axis; None if it has no such axis.
-    k: [S, KV, h] rotated keys.
-    v: [S, KV, h] values.
-    column: int32 scalar, the same for all slots.
+    k: [S, KV, h, n] rotated keys.
+    v: [S, KV, n, h] values.
+    column: int32 scalar, that of the first of them, the same for all slots.
 
   Returns:
     The new cache.
   """
   # One slice for all slots: XLA updates it in place. With a column for each
   # slot it would be a scatter, which copies the cache.
-  return _put(cache, layer, k[..., None], v[:, :, None], column)
-
-
-def write_chunk(
-    cache: Cache, layer: Array | None, k: Array, v: Array, column: Array,
-) -> Cache:
-  """Writes keys and values of successive tokens of one slot.
-
-  Args:
-    cache: of one slot; the keys and values so far.
-    layer: index into the cache's leading axis; None if it has no such axis.
-    k: [n, KV, h] rotated keys.
-    v: [n, KV, h] values.
-    column: int32 scalar, that of the first of them.
-
-  Returns:
-    The new cache.
-  """
-  return _put(cache, layer, k.transpose(1, 2, 0)[None],
-              v.swapaxes(0, 1)[None], column)
-
-
-def _put(cache, layer, k, v, column):
-  """Writes keys [S, KV, h, n] and values [S, KV, n, h] from a column on."""
   def put(x, new, axis):
     return jax.lax.dynamic_update_slice(
         x, new if layer is None else new[None],
         _start(x, layer, axis, column))
 
   new = make_cache(k, v, None if cache.k_scale is None else cache.k.dtype)
-  return Cache(*(
-      x if x is None else put(x, *place)
-      for x, *place in zip(cache, new, _COLUMN_AXES)))
+  return _each(put, cache, new, _COLUMN_AXES)
 
 
 def _in_order(x: Array) -> Array:
@@ -297,9 +276,7 @@ def slot_of(cache: Cache, slot: Array, columns: int) -> Cache:
     pad[axis] = 0, columns - x.shape[axis]
     return jnp.pad(x, pad)
 
-  return Cache(*(
-      x if x is None else part(x, *axes)
-      for x, *axes in zip(cache, _COLUMN_AXES, _SLOT_AXES)))
+  return _each(part, cache, _COLUMN_AXES, _SLOT_AXES)
 
 
 def put_ring(
@@ -328,10 +305,8 @@ def put_ring(
     return jax.lax.dynamic_update_slice(
         x, new if layer is None else new[None], at)
 
-  return Cache(*(
-      x if x is None else put(x, new, *axes)
-      for x, new, *axes in zip(
-          cache, read(source, layer, first, ring), _COLUMN_AXES, _SLOT_AXES)))
+  return _each(put, cache, read(source, layer, first, ring), _COLUMN_AXES,
+               _SLOT_AXES)
 
 
 def attend(

@@ -327,13 +327,6 @@ def _of_prompt(prefilled: Prefilled, requests: Lookup, request: Array) -> Array:
   return jnp.where(real[:, None], experts, 0)
 
 
-class Held(NamedTuple):
-  """Arrays of the state that a refill updates, slot by slot; others are None.
-  """
-  caches: decode.Caches | None
-  pool: prefixes.PrefixPool | None
-
-
 def refill(
     state: DecodeState, prefilled: Prefilled, requests: Lookup, count: Array,
     extend: Callable[..., decode.Caches] | None = None) -> DecodeState:
@@ -360,7 +353,7 @@ def refill(
   shared = state.pool is not None
 
   def refill_slot(i, carry):
-    (caches, pool), rows = carry
+    caches, pool, rows = carry
     slot = order[i]
     request = taken[slot]
     rows = store(rows, state, slot, requests)
@@ -377,16 +370,17 @@ def refill(
           caches, slot, prefilled.caches, prefilled.row[request])
     if extend is not None:
       caches = extend(caches, slot, request)
-    return Held(caches, pool), rows
+    return caches, pool, rows
 
-  held = Held(
-      None if shared and extend is None else state.caches,
-      prefixes.leave(state.pool, ended) if shared else None)
+  # A loop carries only what it changes.
+  still = shared and extend is None
+  pool = prefixes.leave(state.pool, ended) if shared else None
   # One slot after the other, in place; a gather of all slots would copy the
   # caches whenever a single response has ended.
   with jax.named_scope('refill'):
-    held, rows = jax.lax.fori_loop(
-        0, jnp.sum(ended), refill_slot, (held, state.rows))
+    caches, pool, rows = jax.lax.fori_loop(
+        0, jnp.sum(ended), refill_slot,
+        (None if still else state.caches, pool, state.rows))
   new = lambda fresh, old: jnp.where(ended, fresh, old)
   existing = requests.existing
   done = 0 if existing is None else existing.done[taken]
@@ -397,6 +391,6 @@ def refill(
       alive=new(taken < none, state.alive),
       token=new(requests.last_token[taken], state.token),
       position=new(done, state.position),
-      start=new(state.step - done, state.start), rows=rows,
-      match=None if state.match is None else new(match, state.match),
-      **{name: x for name, x in held._asdict().items() if x is not None})
+      start=new(state.step - done, state.start), rows=rows, pool=pool,
+      caches=state.caches if still else caches,
+      match=None if state.match is None else new(match, state.match))

@@ -26,8 +26,7 @@ Metrics:
 """
 
 import dataclasses
-import functools
-from typing import Annotated, Callable, Literal, NamedTuple, Sequence
+from typing import Annotated, Literal, NamedTuple, Sequence
 
 import numpy as np
 
@@ -92,29 +91,64 @@ class CbsState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Options(bandit.Network):
+  """Hyperparameters of the selection.
+
+  Attributes:
+    scope: what is picked from; global (the last rounds batches; as many rows as
+      one has) or intra_group (a share keep of each group).
+    rounds: batches whose rows can be picked, with scope=global.
+    keep: share of the responses to train on, rounded down, with
+      scope=intra_group.
+    pool: with scope=intra_group, pick that share of all groups together.
+    warmup: batches at the start that train on the newest responses.
+    epsilon: probability of the newest response in place of the best one, at the
+      start.
+    epsilon_decay: what a batch takes off that probability once warmup is over,
+      counted from the first batch.
+    epsilon_min: least probability of the newest response.
+    alpha: weight of the NEWEST gain in its averages; at .9 the squeezed gain
+      lies between .26 and .74.
+    entropy_weight: penalty of a nat by which the entropy rises above
+      entropy_min; at 100 it can dwarf the gain.
+    entropy_min: nats per token up to which no rise of the entropy is penalised.
+    ablate: part of the reward to leave out; none, raw_gain (averages and
+      sigmoid of the gain) or no_entropy (the penalty).
+  """
+  scope: Literal['global', 'intra_group'] = 'global'
+  rounds: _Count = 2
+  keep: Annotated[float, '(0, 1]'] = 0.3
+  pool: bool = False
+  warmup: Annotated[int, '[0, inf)'] = 50
+  epsilon: _Share = 1.0
+  epsilon_decay: _Positive = 0.008
+  epsilon_min: _Share = 0.2
+  alpha: Annotated[float, '(0, 1]'] = 0.9
+  entropy_weight: _Positive = 100.0
+  entropy_min: float = 0.1
+  ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none'
+
+
+@dataclasses.dataclass(frozen=True)
 class _Cbs:
   """Functions of the selection, see `types.Selection`.
 
   Attributes:
     sizes: numbers of problems, groups and samples, and lengths.
     rounds, rows, share: see `replay.Scope`.
-    network: of the scheduler.
-    epsilon: number of a round -> probability of a newest row.
-    reward: `bandit.reward` with its hyperparameters.
+    options: hyperparameters; they are also the scheduler's network.
   """
   sizes: RunSizes
   rounds: int
   rows: int
   share: int | None
-  network: bandit.Network
-  epsilon: Callable[[int], float]
-  reward: Callable[..., tuple[bandit.Gain, bandit.BanditReward]]
+  options: Options
 
   def init(self, key: Sequence[int]) -> CbsState:
     """Returns the state before the first wave."""
     waiting = (self.sizes.lag + 1) * self.sizes.rounds
     return CbsState(
-        waves=0, rounds=0, scheduler=bandit.init(self.network, key),
+        waves=0, rounds=0, scheduler=bandit.init(self.options, key),
         averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
         pending=Pending(
             np.full(waiting, -1), np.zeros(waiting, np.int64),
@@ -134,13 +168,16 @@ class _Cbs:
     state = state._replace(probe=probe, pending=_drop(state.pending, ready))
     if not ready.any() or before.policy_step in (-1, probe.policy_step):
       return state
-    averages, reward = self.reward(
+    options = self.options
+    averages, reward = bandit.reward(
         state.averages, (before.reward, probe.reward),
-        (before.entropy, probe.entropy))
+        (before.entropy, probe.entropy), alpha=options.alpha,
+        entropy_weight=options.entropy_weight, entropy_min=options.entropy_min,
+        ablate=options.ablate)
     scheduler, losses = state.scheduler, []
     for _, rows, features, weight in zip(*judged):
       scheduler, loss = bandit.train(
-          self.network, scheduler, features[:rows],
+          options, scheduler, features[:rows],
           weight[:rows] * reward.total, size=self.rows)
       losses.append(loss)
     return state._replace(
@@ -160,10 +197,13 @@ class _Cbs:
         table, there, rounds=state.rounds, response=self.sizes.response)
     scheduler = state.scheduler._replace(
         moments=bandit.observe(state.scheduler.moments, features))
+    options = self.options
     scores = bandit.scores(
-        self.network, scheduler, features,
+        options, scheduler, features,
         size=self.rounds * self.sizes.batch * self.sizes.samples)
-    epsilon = self.epsilon(state.rounds + 1)
+    epsilon = bandit.epsilon(
+        state.rounds + 1, warmup=options.warmup, start=options.epsilon,
+        decay=options.epsilon_decay, least=options.epsilon_min)
     newest = rng.random(self.rows) < epsilon
     age = (state.rounds - table.round[there]).astype(np.int16)
     picked = self._pick(table.group[there], scores, age, newest, rng)
@@ -207,45 +247,6 @@ class _Cbs:
     return buffered(table, state.rounds, self.rounds - 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(bandit.Network):
-  """Hyperparameters of the selection.
-
-  Attributes:
-    scope: what is picked from; global (the last rounds batches; as many rows as
-      one has) or intra_group (a share keep of each group).
-    rounds: batches whose rows can be picked, with scope=global.
-    keep: share of the responses to train on, rounded down, with
-      scope=intra_group.
-    pool: with scope=intra_group, pick that share of all groups together.
-    warmup: batches at the start that train on the newest responses.
-    epsilon: probability of the newest response in place of the best one, at the
-      start.
-    epsilon_decay: what a batch takes off that probability once warmup is over,
-      counted from the first batch.
-    epsilon_min: least probability of the newest response.
-    alpha: weight of the NEWEST gain in its averages; at .9 the squeezed gain
-      lies between .26 and .74.
-    entropy_weight: penalty of a nat by which the entropy rises above
-      entropy_min; at 100 it can dwarf the gain.
-    entropy_min: nats per token up to which no rise of the entropy is penalised.
-    ablate: part of the reward to leave out; none, raw_gain (averages and
-      sigmoid of the gain) or no_entropy (the penalty).
-  """
-  scope: Literal['global', 'intra_group'] = 'global'
-  rounds: _Count = 2
-  keep: Annotated[float, '(0, 1]'] = 0.3
-  pool: bool = False
-  warmup: Annotated[int, '[0, inf)'] = 50
-  epsilon: _Share = 1.0
-  epsilon_decay: _Positive = 0.008
-  epsilon_min: _Share = 0.2
-  alpha: Annotated[float, '(0, 1]'] = 0.9
-  entropy_weight: _Positive = 100.0
-  entropy_min: float = 0.1
-  ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none'
-
-
 def create(sizes: RunSizes, options: Options) -> Selection:
   """Makes the selection.
 
@@ -262,15 +263,7 @@ def create(sizes: RunSizes, options: Options) -> Selection:
   scope = scope_of(
       sizes, 'cbs', scope=options.scope, rounds=options.rounds,
       keep=options.keep, pool=options.pool)
-  cbs = _Cbs(
-      sizes, *scope, options,
-      epsilon=functools.partial(
-          bandit.epsilon, warmup=options.warmup, start=options.epsilon,
-          decay=options.epsilon_decay, least=options.epsilon_min),
-      reward=functools.partial(
-          bandit.reward, alpha=options.alpha,
-          entropy_weight=options.entropy_weight,
-          entropy_min=options.entropy_min, ablate=options.ablate))
+  cbs = _Cbs(sizes, *scope, options)
   return Selection(
       init=cbs.init, feedback=cbs.feedback, select=cbs.select, holds=cbs.holds,
       capacity=(scope.rounds - 1) * sizes.batch * sizes.samples,

@@ -140,10 +140,9 @@ class Channel:
 
 
 @functools.cache
-def replicator(mesh: Mesh) -> Any:
-  """Returns a program that puts the whole of an array on every device."""
-  return jax.jit(
-      lambda x: x, out_shardings=NamedSharding(mesh, P()))
+def mover(layout: NamedSharding) -> Any:
+  """Returns a program that gives an array, or a tree of them, a layout."""
+  return jax.jit(lambda x: x, out_shardings=layout)
 
 
 @functools.cache
@@ -162,7 +161,7 @@ def _between_processes() -> tuple[Mesh, Any]:
   mesh = Mesh(
       np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
                ).reshape(jax.process_count(), -1), ('process', 'local'))
-  return mesh, replicator(mesh)
+  return mesh, mover(NamedSharding(mesh, P()))
 
 
 def _short(value: Any) -> str:

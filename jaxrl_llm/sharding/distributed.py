@@ -10,7 +10,6 @@ import math
 import os
 import secrets
 import signal
-import socket
 import sys
 import threading
 import time
@@ -184,11 +183,8 @@ def _limited(given: Given, seconds: float) -> threading.Timer:
 def _check_free(coordinator: str) -> None:
   """Raises ValueError if another program listens on the coordinator's port."""
   port = int(coordinator.rpartition(':')[2])
-  both = socket.has_dualstack_ipv6()
   try:
-    socket.create_server(
-        ('', port), family=socket.AF_INET6 if both else socket.AF_INET,
-        dualstack_ipv6=both).close()
+    watchdog.listen(port)[0].close()
   except OSError as error:
     raise ValueError(
         f'Process 0 cannot listen on port {port} of --coordinator='

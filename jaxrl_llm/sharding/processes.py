@@ -7,7 +7,6 @@ are gathered, so that every process takes the same decisions. Data shards are
 those of the sampler's mesh: one of them is some whole ones of the learner's.
 """
 
-import functools
 from typing import Any, NamedTuple, Sequence
 
 import jax
@@ -187,7 +186,7 @@ class Processes(NamedTuple):
       return jax.device_get(batch)
     if self.learner_mesh is not self.mesh:
       # Each process of a home may train on any of its rows.
-      batch = _row_gatherer(self.mesh)(batch)
+      batch = channel_lib.mover(mesh_lib.rows(self.mesh))(batch)
 
     def joined(x):
       pieces = {s.index[0].start or 0: s.data for s in x.addressable_shards}
@@ -195,12 +194,6 @@ class Processes(NamedTuple):
           jax.device_get([pieces[start] for start in sorted(pieces)]))
 
     return jax.tree.map(joined, batch)
-
-
-@functools.cache
-def _row_gatherer(mesh: Mesh) -> Any:
-  """Returns a program that splits rows over the data shards of a mesh."""
-  return jax.jit(lambda x: x, out_shardings=mesh_lib.rows(mesh))
 
 
 def make_processes(mesh: Mesh, learner_mesh: Mesh | None = None) -> Processes:
@@ -278,6 +271,7 @@ def whole(tree: Any) -> Any:
     if not isinstance(x, jax.Array) or (
         x.is_fully_addressable or x.is_fully_replicated):
       return jax.device_get(x)
-    return np.asarray(channel_lib.replicator(x.sharding.mesh)(x))
+    return np.asarray(
+        channel_lib.mover(mesh_lib.replicated(x.sharding.mesh))(x))
 
   return jax.tree.map(on_host, tree)

@@ -153,7 +153,8 @@ def _weights(
   for (keys, leaf), x, *layouts in zip(
       jax.tree_util.tree_leaves_with_path(shapes), abstract, *between, after):
     path = rules_lib.path_of(keys)
-    axis = _summed_axis(path) if kind else None
+    axis = next((axis for pattern, axis in _MATRICES
+                 if kind and pattern.search(path)), None)
     weights.append(_Weight(
         path, x, quantise.TYPES[kind] if axis else rules_lib.sampling_type(
             path, leaf, dtype), axis, tuple(layouts),
@@ -191,12 +192,6 @@ def _cast(weight: _Weight, x: jax.Array) -> tuple[jax.Array, Any]:
   return jax.lax.map(
       lambda layer: _laid_out(layer.astype(weight.dtype), weight.layouts, 1),
       x), None
-
-
-def _summed_axis(path: str) -> int | None:
-  """Returns the axis that products with a matrix sum over, if it is one."""
-  return next(
-      (axis for pattern, axis in _MATRICES if pattern.search(path)), None)
 
 
 def _with_scales(params: Any, scales: dict[str, Any]) -> Any:

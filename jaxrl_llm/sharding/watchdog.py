@@ -84,15 +84,18 @@ class _Peer:
     return [json.loads(line) for line in lines]
 
 
-def listen() -> tuple[socket.socket, list[str], int]:
-  """Opens the hub's port.
+def listen(port: int = 0) -> tuple[socket.socket, list[str], int]:
+  """Opens a port.
+
+  Args:
+    port: its number; 0 for any that is free.
 
   Returns:
     The socket, and the addresses and the port where others may reach it.
   """
   both = socket.has_dualstack_ipv6()
   server = socket.create_server(
-      ('', 0), family=socket.AF_INET6 if both else socket.AF_INET,
+      ('', port), family=socket.AF_INET6 if both else socket.AF_INET,
       dualstack_ipv6=both)
   names = [socket.gethostname()]
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -131,7 +134,6 @@ class Watchdog:
     self._end = end or (lambda sentence, lost: end_now(sentence))
     self._closing, self._over = False, False
     self._peers: list[_Peer] = []
-    self._lock = threading.Lock()
     if server:
       self._accept(server, count - 1, secret)
     else:

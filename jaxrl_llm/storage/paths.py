@@ -5,6 +5,7 @@ file that a library must open by name is read from a copy on disk.
 """
 
 import atexit
+from concurrent import futures
 import contextlib
 import functools
 import logging
@@ -13,7 +14,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 _SCHEME = 'gs://'
 _ANSWER = 15.0  # seconds in which a bucket must answer for the first time
@@ -31,10 +32,6 @@ class _Said(OSError):
 
 class _Missing(_Said, FileNotFoundError):
   """The same, of an object or a bucket that does not exist."""
-
-
-class _Silent(_Said, TimeoutError):
-  """The same, of a bucket that does not answer."""
 
 
 def in_bucket(path: Text) -> bool:
@@ -136,27 +133,22 @@ def answered(path: Text, call: Callable[[], Any]) -> Any:
   Raises:
     OSError: it fails, or does not answer.
   """
-  found: list[Any] = []
+  found: futures.Future[Any] = futures.Future()
 
   def run():
     try:
       with explained(path):
-        found.extend((call(), None))
+        found.set_result(call())
     except Exception as error:  # pylint: disable=broad-exception-caught
-      found.extend((None, error))
+      found.set_exception(error)
 
   # A daemon: a call that hangs must not keep the program from its end.
-  thread = threading.Thread(target=run, daemon=True)
-  thread.start()
-  thread.join(_ANSWER)
-  if not found:
-    raise _Silent(
+  threading.Thread(target=run, daemon=True).start()
+  if not futures.wait([found], _ANSWER).done:
+    raise _Said(
         f'{os.fspath(path)} did not answer within {_ANSWER:.0f} s: check the '
         'network, and the name of the bucket.')
-  value, error = found
-  if error:
-    raise error
-  return value
+  return found.result()
 
 
 def reachable(path: Text) -> None:
@@ -240,15 +232,7 @@ def local_folder(path: Text) -> pathlib.Path:
   if not names:
     raise FileNotFoundError(
         f'{os.fspath(path)} has no files: check the name of the folder.')
-  copy = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
-  _copies[copy] = os.fspath(path).rstrip('/')
-  atexit.register(forget_copies)
-  with explained(path):
-    for name in names:
-      target = copy / name
-      target.parent.mkdir(parents=True, exist_ok=True)
-      files().get_file(f'{_copies[copy]}/{name}', str(target))
-  return copy
+  return _copied(os.fspath(path).rstrip('/'), names)
 
 
 @functools.cache
@@ -261,13 +245,21 @@ def local_file(path: Text) -> pathlib.Path:
   if not in_bucket(path):
     return pathlib.Path(path).expanduser()
   reachable(path)
-  copy = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
   folder, _, name = os.fspath(path).rpartition('/')
+  return _copied(folder, [name]) / name
+
+
+def _copied(folder: str, names: Iterable[str]) -> pathlib.Path:
+  """Returns a folder on disk with copies of files of one in a bucket."""
+  copy = pathlib.Path(tempfile.mkdtemp(prefix='jaxrl_llm-'))
   _copies[copy] = folder
   atexit.register(forget_copies)
-  with explained(path):
-    files().get_file(os.fspath(path), str(copy / name))
-  return copy / name
+  for name in names:
+    target = copy / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with explained(f'{folder}/{name}'):
+      files().get_file(f'{folder}/{name}', str(target))
+  return copy
 
 
 def forget_copies() -> None:

@@ -371,10 +371,5 @@ def _all(sources: Sequence[str]) -> tuple[list[ArcTask], dict[str, str]]:
 
 def create(tokenizer: Any, options: Options = _DEFAULTS) -> Arc:
   """Makes the task for a model's tokeniser, which it cannot do without."""
-  if tokenizer is None:
-    raise ValueError(
-        'task.name=arc needs the tokeniser of a model: set config.model.hf to '
-        'a Hugging Face model. task.name=jaxrl_llm.examples.arc_mini has one '
-        'of its own.')
-  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
+  templates.check_tokenizer(options.worded(), tokenizer, 'arc')
   return Arc(options, tokenizer)

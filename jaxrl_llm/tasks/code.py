@@ -335,10 +335,7 @@ class Code:
 
 def create(tokenizer: Any, options: Options = _DEFAULTS) -> Code:
   """Makes the task for a model's tokeniser, which it cannot do without."""
-  if tokenizer is None:
-    raise ValueError(
-        'task.name=code needs the tokeniser of a model: set config.model.hf to '
-        'a Hugging Face model.')
+  templates.check_tokenizer(options.worded(), tokenizer, 'code')
   if options.sandbox == 'subprocess' and not options.allow_unsafe:
     raise ValueError(
         'task.sandbox=subprocess runs programs of the model as this user: set '
@@ -348,5 +345,4 @@ def create(tokenizer: Any, options: Options = _DEFAULTS) -> Code:
     raise ValueError(
         'task.sandbox=remote needs task.address, such as http://10.0.0.5:8037, '
         'of a machine that runs jaxrl_llm.rewards.sandbox.serve.')
-  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
   return Code(options, tokenizer)

@@ -133,7 +133,13 @@ _Located = tuple[str, Problem]  # a problem's file and line, and the problem
 JUDGES = {'answers': 'math', 'math_verify': 'math_verify'}  # their modules
 
 
-def read(source: str, options: Options, tokenizer) -> list[Problem]:
+def _warn(found: Sequence[_Located], options: Options) -> None:
+  """Warns of references that the judge of this library cannot read."""
+  if not options.reward and options.judge == 'answers':
+    references.warn_of_unreadable([(where, p.info) for where, p in found])
+
+
+def _read(source: str, options: Options, tokenizer) -> list[_Located]:
   """Reads the problems of a file or data set.
 
   Args:
@@ -142,25 +148,12 @@ def read(source: str, options: Options, tokenizer) -> list[Problem]:
     tokenizer: the model's tokeniser.
 
   Returns:
-    The problems, in the order of the source.
+    The problems, in the order of the source, each with its file and line.
 
   Raises:
     ValueError: rows are not valid. The message says how many, and names the
       file and the lines of the first ones.
   """
-  found = _read(source, options, tokenizer)
-  _warn(found, options)
-  return [problem for _, problem in found]
-
-
-def _warn(found: Sequence[_Located], options: Options) -> None:
-  """Warns of references that the judge of this library cannot read."""
-  if not options.reward and options.judge == 'answers':
-    references.warn_of_unreadable([(where, p.info) for where, p in found])
-
-
-def _read(source: str, options: Options, tokenizer) -> list[_Located]:
-  """Returns the problems of a source, each with its file and line."""
   problems, faults = [], []
   stem = os.path.basename(source).partition('.')[0]
   for where, row in problem_files.rows(source, faults):
@@ -168,10 +161,10 @@ def _read(source: str, options: Options, tokenizer) -> list[_Located]:
       field, asked = rows.problem(row, options.problem)
       answer = rows.answer(row, options.answer, sure=not options.reward)
       info = _row(row, field, answer, options) if options.reward else (
-          references.checked(where, rows.text(row, answer)))
+          references.checked(rows.text(row, answer)))
       kind = rows.text(row, options.kind) if options.kind else stem
     except ValueError as error:
-      faults.append((where, str(error).removeprefix(f'{where}: ')))
+      faults.append((where, str(error)))
       continue
     try:
       prompt = templates.render(
@@ -227,6 +220,8 @@ class Problems:
     key: see `tasks.Task`.
   """
 
+  _pool: Pool | None = None
+
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
@@ -248,13 +243,19 @@ class Problems:
 
   def load(self, source: str) -> list[Problem]:
     """Reads the problems of another file or data set, with these options."""
-    return read(source, self.options, self.tokenizer)
+    found = _read(source, self.options, self.tokenizer)
+    _warn(found, self.options)
+    return [problem for _, problem in found]
+
+  def close(self) -> None:
+    """Ends the worker processes, if any; the next response starts new ones."""
+    if self._pool is not None:
+      self._pool.close()
+      self._pool = None
 
 
 class Math(Problems):
   """Task of problems with a mathematical answer; see `tasks.Task`."""
-
-  _pool: Pool | None = None
 
   def __init__(self, options: Options, tokenizer):
     if options.judge == 'math_verify':
@@ -276,12 +277,6 @@ class Math(Problems):
         tags=self.options.reasoning_tags,
         tolerance=self.options.tolerance, any_order=self.options.any_order))
     return lambda: _verdict(reply.result())
-
-  def close(self) -> None:
-    """Ends the worker processes; the next response starts new ones."""
-    if self._pool is not None:
-      self._pool.close()
-      self._pool = None
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response: reward 1 if its answer equals the reference, else 0.
@@ -312,10 +307,6 @@ class Rewarded(Problems):
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges one response; see `judge`."""
     return self.judge([problem], [text], [truncated])[0]
-
-  def close(self) -> None:
-    """Ends what `async` functions run in."""
-    self.rewards.close()
 
 
 def _verdict(reply) -> Verdict:
@@ -365,11 +356,7 @@ def _all(sources, options, tokenizer, names) -> list[_Located]:
 def create(
     tokenizer: Any, options: Options = _DEFAULTS) -> Math | Rewarded:
   """Makes the task for a model's tokeniser, which it cannot do without."""
-  if tokenizer is None:
-    raise ValueError(
-        'task.name=math needs the tokeniser of a model: set config.model.hf to '
-        'a Hugging Face model.')
-  templates.warn_of_unknown_tokens(options.worded(), tokenizer)
+  templates.check_tokenizer(options.worded(), tokenizer, 'math')
   if options.reward:
     return Rewarded(options, tokenizer)
   return Math(options, tokenizer)

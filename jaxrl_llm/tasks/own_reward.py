@@ -25,7 +25,6 @@ import inspect
 import itertools
 import pathlib
 import sys
-import threading
 import types
 from typing import (
   Any,
@@ -40,6 +39,7 @@ from typing import (
 
 from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm.base import own_code, plain, process_state
+from jaxrl_llm.base import results as results_lib
 from jaxrl_llm.rewards import Facts, Verdict, VerifierError
 
 # Names that no column may have.
@@ -211,7 +211,6 @@ class Rewards:
     self.weights = tuple(weights) or (1.0,) * len(self.functions)
     _distinguish(self.functions)
     self._columns: dict[str, None] = {}
-    self._loop: asyncio.AbstractEventLoop | None = None
 
   def declare(self, rows: Iterable[ProblemRow]) -> None:
     """Notes the columns of the problem files.
@@ -287,18 +286,12 @@ class Rewards:
              for i, result in enumerate(results) if inspect.isawaitable(result)}
     if not waits:
       return [*results]
-    if self._loop is None:
-      # One loop for the whole run, since clients of a service belong to one; in
-      # a thread, since a notebook's thread has a loop that runs already.
-      self._loop = asyncio.new_event_loop()
-      threading.Thread(target=_run, args=[self._loop], daemon=True).start()
 
     async def together():
       return await asyncio.gather(*waits.values())
 
     with _printing_as(''):
-      found = asyncio.run_coroutine_threadsafe(together(), self._loop).result()
-    found = dict(zip(waits, found))
+      found = dict(zip(waits, results_lib.result(together())))
     return [found.get(i, result) for i, result in enumerate(results)]
 
   def _together(self, verdicts: Sequence[Verdict]) -> Verdict:
@@ -323,18 +316,6 @@ class Rewards:
         '; '.join(f'{f.label}: {v.detail}' for f, v in failed),
         trace='\n'.join(v.trace for _, v in failed), blame=f'{blame}.',
         rewards=separate)
-
-  def close(self) -> None:
-    """Ends the loop of `async` functions."""
-    if self._loop is not None:
-      self._loop.call_soon_threadsafe(self._loop.stop)
-      self._loop = None
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-  """Runs a loop until it is stopped."""
-  loop.run_forever()
-  loop.close()
 
 
 class _Log:

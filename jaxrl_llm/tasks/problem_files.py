@@ -119,32 +119,24 @@ def rows(
       cannot be read. The message names the file and the line.
     OSError: the source is in a bucket, and cannot be fetched.
   """
-  if paths.in_bucket(source):
-    with paths.local(source) as copy:
-      try:
-        for where, row in rows(str(copy), faults):
-          yield where.replace(str(copy), source), row
-      except ValueError as error:
-        raise ValueError(str(error).replace(str(copy), source)) from None
-      if faults:
-        faults[:] = [
-            (where.replace(str(copy), source), said) for where, said in faults]
-    return
-  path = pathlib.Path(own_code.expanded(source))
-  if path.is_file():
-    if path.name.endswith(('.jsonl', '.jsonl.gz')):
-      yield from _whole(_json_lines(path), faults)
+  # Messages name the object of a bucket, not its copy.
+  name = source if paths.in_bucket(source) else str(
+      pathlib.Path(own_code.expanded(source)))
+  with paths.local(name) as path:
+    if not path.is_file():
+      if on_disk(source):
+        raise ValueError(
+            f'{name} is not a file: give the path of a file in it.')
+      yield from _hub(source)
+    elif path.name.endswith(('.jsonl', '.jsonl.gz')):
+      yield from _whole(_json_lines(path, name), faults)
     elif path.suffix == '.json':
-      yield from _whole(_json(path), faults)
+      yield from _whole(_json(path, name), faults)
     elif path.suffix == '.parquet':
-      yield from _parquet(path)
+      yield from _parquet(path, name)
     else:
       raise ValueError(
           f'{source} has an unknown format: use {", ".join(FORMATS)}.')
-  elif on_disk(source):
-    raise ValueError(f'{path} is not a file: give the path of a file in it.')
-  else:
-    yield from _hub(source)
 
 
 def _whole(
@@ -170,7 +162,7 @@ def _parsed(text: bytes) -> Any:
     return error
 
 
-def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+def _json_lines(path: pathlib.Path, name: str) -> Iterator[tuple[str, Any]]:
   opened = gzip.open if path.suffix == '.gz' else open
   line = 0
   try:
@@ -182,36 +174,36 @@ def _json_lines(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
           rest = _parsed(text + file.read())
           if isinstance(rest, list):
             raise ValueError(
-                f'{path} holds a JSON array, not an object on each line: name '
+                f'{name} holds a JSON array, not an object on each line: name '
                 'it FILE.json.')
           file.seek(len(text))
-        yield f'{path}, line {line}', _parsed(text)
+        yield f'{name}, line {line}', _parsed(text)
   except (EOFError, OSError, zlib.error) as error:
     raise ValueError(
-        f'{path} cannot be read after line {line} ({error}): fetch it '
+        f'{name} cannot be read after line {line} ({error}): fetch it '
         'again.') from None
 
 
-def _json(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+def _json(path: pathlib.Path, name: str) -> Iterator[tuple[str, Row]]:
   try:
     text = path.read_bytes()
   except OSError as error:
-    raise ValueError(f'{path} cannot be read ({error}).') from None
+    raise ValueError(f'{name} cannot be read ({error}).') from None
   found = _parsed(text)
   if isinstance(found, Exception):
-    raise ValueError(f'{path}: not valid JSON ({found}).')
+    raise ValueError(f'{name}: not valid JSON ({found}).')
   if not isinstance(found, list):
-    raise ValueError(f'{path} must contain a list of problems.')
+    raise ValueError(f'{name} must contain a list of problems.')
   for i, row in enumerate(found, 1):
-    yield f'{path}, entry {i}', row
+    yield f'{name}, entry {i}', row
 
 
-def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
+def _parquet(path: pathlib.Path, name: str) -> Iterator[tuple[str, Row]]:
   try:
     from pyarrow import ArrowException, parquet
   except ImportError:
     raise ValueError(
-        f'{path}: Parquet files need the extra `data`: pip install '
+        f'{name}: Parquet files need the extra `data`: pip install '
         "'jaxrl_llm[data]'.") from None
   try:
     number = 0
@@ -219,10 +211,10 @@ def _parquet(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
       for batch in file.iter_batches():
         for row in batch.to_pylist():
           number += 1
-          yield f'{path}, row {number}', row
+          yield f'{name}, row {number}', row
   except (ArrowException, OSError) as error:
     raise ValueError(
-        f'{path} cannot be read ({error}): fetch it again.') from None
+        f'{name} cannot be read ({error}): fetch it again.') from None
 
 
 def _unreachable() -> str:

@@ -35,7 +35,7 @@ def reference(text: str) -> str:
   return (found or text).strip()
 
 
-def checked(where: str, text: str) -> str:
+def checked(text: str) -> str:
   """Extracts the bare answer and checks that there is one.
 
   Raises:
@@ -49,8 +49,8 @@ def checked(where: str, text: str) -> str:
   if missing or len(found) < _SHORT and not re.search(
       r'[^\s{}$]', re.sub(r'\\text\s*\{\s*\}', '', answers.spelled(found))):
     raise ValueError(
-        f'{where}: the answer {text[-40:]!r} has an empty or unclosed box or '
-        'is empty: complete it, or leave the problem out.')
+        f'the answer {text[-40:]!r} has an empty or unclosed box or is empty: '
+        'complete it, or leave the problem out.')
   return found
 
 

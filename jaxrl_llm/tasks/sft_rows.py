@@ -83,7 +83,7 @@ def read(
     try:
       ids, learned = tokens(row, task, stop, last=limits.last)
     except ValueError as error:
-      faults.append((where, str(error).removeprefix(f'{where}: ')))
+      faults.append((where, str(error)))
       continue
     if not warned and not {*ids[learned]} & {*task.tokenizer.stop_ids}:
       warned = True

@@ -121,8 +121,8 @@ def render(
     if not template.chat:
       return tokenizer.start + text.removeprefix(tokenizer.start)
     return tokenizer.chat(
-        [_message('system', template.system), _message('user', text)]
-        if template.system else text)
+        [dict(role='system', content=template.system),
+         dict(role='user', content=text)] if template.system else text)
   if not template.chat:
     needs = ('Problems that are messages need chat markup, and task.template='
              f'{template.name!r} ')
@@ -180,10 +180,6 @@ def refuse_left_out(
             'write them as the text of the message, or choose another model.')
 
 
-def _message(role: str, content: str) -> dict[str, str]:
-  return {'role': role, 'content': content}
-
-
 def _worded(template: Template, problem: Messages) -> list[dict[str, Any]]:
   """Returns messages with the system message and the template's text."""
   messages = [dict(message) for message in problem]
@@ -192,20 +188,30 @@ def _worded(template: Template, problem: Messages) -> list[dict[str, Any]]:
       raise RowError(
           'the messages have a system message already: leave task.system '
           'empty, or remove it from the row.')
-    messages.insert(0, _message('system', template.system))
+    messages.insert(0, dict(role='system', content=template.system))
   last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
   messages[last]['content'] = template.text.replace(
       '{problem}', messages[last]['content'])
   return messages
 
 
-def warn_of_unknown_tokens(template: Template, tokenizer: Any) -> None:
+def check_tokenizer(
+    template: Template, tokenizer: Any, task: str) -> None:
   """Warns if the tokeniser splits a special token of a template into pieces.
 
   Args:
     template: of `make_template`.
-    tokenizer: the model's tokeniser.
+    tokenizer: the model's tokeniser; None if it has none.
+    task: name of the task, which cannot do without one.
+
+  Raises:
+    ValueError: there is no tokeniser.
   """
+  if tokenizer is None:
+    raise ValueError(
+        f'task.name={task} needs the tokeniser of a model: set config.model.hf '
+        'to a Hugging Face model. The tasks countdown and '
+        'jaxrl_llm.examples.arc_mini have one of their own.')
   if template.chat:  # the tokeniser's own
     return
   found = dict.fromkeys(_SPECIAL.findall(template.text))

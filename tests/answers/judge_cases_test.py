@@ -40,7 +40,7 @@ def test_verdicts_are_right(kind):
   wrong = []
   for case in CASES[kind]:
     found = answers.judge(dict(
-        answer=references.checked('case', case['answer']),
+        answer=references.checked(case['answer']),
         response=case['response'], take=case['take']))
     is_right = case['right'] == 'correct' and not (
         PRUNED.search(case['answer'] + case['response']))

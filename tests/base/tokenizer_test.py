@@ -259,7 +259,7 @@ def test_ids_beyond_the_vocabulary_are_passed_over(tmp_path, monkeypatch):
     assert tok.decode([*a, 1, beyond]) == 'hello<|end|>'
   # Not every tokeniser would.
   monkeypatch.setattr(
-      tok, '_own', types.SimpleNamespace(
+      tok, 'own', types.SimpleNamespace(
           decode=lambda ids, **_: ''.join('abc'[i] for i in ids)))
   monkeypatch.setattr(tok, 'vocab_size', 3)
   assert tok.decode([2, 3, 0, 700]) == 'ca'

@@ -121,10 +121,10 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
             if name in theirs}
   first, *others = parts.programs.players
   theirs['players'] = first._replace(**player), *others
-  if not parts.programs.rollout_sampler.player:
-    theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(**{
-        name: getattr(player['policy'], name)
-        for name in ('to_sampling', 'lower_to_sampling') if 'policy' in player})
+  if 'policy' in player and not parts.programs.rollout_sampler.player:
+    weights = player['policy'].sampling(None)
+    theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(
+        to_sampling=weights.apply, lower_to_sampling=weights.lower)
   theirs.setdefault('stages', stages.make_stages(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('user_config', fields.get('config', parts.user_config))

@@ -77,8 +77,8 @@ def knowing(*tokens):
     ('<start_of_turn>user {problem}', (), ['contains <start_of_turn>,']),
 ])
 def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
-  templates.warn_of_unknown_tokens(
-      templates.make_template(name), knowing(*known))
+  templates.check_tokenizer(
+      templates.make_template(name), knowing(*known), 'math')
   record, = caplog.records
   for word in words:
     assert word in record.getMessage()
@@ -88,8 +88,9 @@ def test_special_tokens_that_the_tokeniser_splits(caplog, name, known, words):
 @pytest.mark.parametrize('name', [
     'qwen', 'chat', 'none', 'question', 'a < b | c > d, <|{problem}|>'])
 def test_no_warning_without_need(caplog, name):
-  templates.warn_of_unknown_tokens(
-      templates.make_template(name), knowing('<|im_start|>', '<|im_end|>'))
+  templates.check_tokenizer(
+      templates.make_template(name), knowing('<|im_start|>', '<|im_end|>'),
+      'math')
   assert not caplog.records
 
 

@@ -230,10 +230,9 @@ def fields(raw: Mapping[str, Any]) -> dict[str, Any]:
       'feed_forward_length': hf.intermediate_size,
       'attention.head_count': hf.num_attention_heads,
       'attention.head_count_kv': hf.num_key_value_heads,
-      'attention.layer_norm_rms_epsilon': float(hf.rms_norm_eps)}
-  for name in 'attention.key_length', 'attention.value_length', (
-      'rope.dimension_count'):
-    out[name] = raw['head_dim']
+      'attention.layer_norm_rms_epsilon': float(hf.rms_norm_eps),
+      **dict.fromkeys(('attention.key_length', 'attention.value_length',
+                       'rope.dimension_count'), raw['head_dim'])}
   if architecture == 'gemma3':
     out['rope.freq_base_swa'] = float(rope['sliding_attention']['rope_theta'])
     rope = rope['full_attention']
