@@ -20,21 +20,16 @@ from jaxrl_llm.sharding.mesh import (
 from jaxrl_llm.sharding.reshard import Resharder, to_sampling
 from jaxrl_llm.sharding.rules import (
     abstract_params,
-    axis_names,
     optimizer_shardings,
-    Rules,
     SAMPLE_RULES,
-    sampling_type,
     shardings,
     spec_of,
     table,
     TRAIN_RULES,
-    without,
 )
 
 __all__ = (
-    'AXES', 'Resharder', 'Rules', 'SAMPLE_RULES', 'TRAIN_RULES', 'axis_sizes',
-    'abstract_params', 'axis_names', 'data_shards', 'keep_memory',
-    'learner_mesh', 'learner_shards', 'make_mesh', 'optimizer_shardings',
-    'replicated', 'rows', 'sampling_type', 'shardings', 'spec_of', 'split_cpu',
-    'table', 'to_sampling', 'without')
+    'AXES', 'Resharder', 'SAMPLE_RULES', 'TRAIN_RULES', 'abstract_params',
+    'axis_sizes', 'data_shards', 'keep_memory', 'learner_mesh',
+    'learner_shards', 'make_mesh', 'optimizer_shardings', 'replicated', 'rows',
+    'shardings', 'spec_of', 'split_cpu', 'table', 'to_sampling')
