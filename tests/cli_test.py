@@ -81,6 +81,22 @@ def test_a_config_is_checked_without_the_slow_imports(tmp_path):
   assert {'jaxrl_llm.curriculum.speed', 'jaxrl_llm.host.methods'} <= found
 
 
+@pytest.mark.parametrize('program, argv, said', [
+    ('train', ['--config=none.py'], 'There is no config file none.py'),
+    ('sft', ['--config=x', '--process_count=2'], '--process_id is missing'),
+    ('evaluate', ['--checkpoint=first'], '--checkpoint=first is not known'),
+    ('export', ['--workdir=a', '--out=b'], 'no config file a/config.json')])
+def test_what_needs_no_jax_is_told_before_its_import(
+    tmp_path, program, argv, said):
+  done = subprocess.run(
+      [sys.executable, '-X', 'importtime', '-m', f'jaxrl_llm.{program}', *argv],
+      cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(devices.ROOT)},
+      capture_output=True, text=True, check=False)
+  names = {x.rpartition('|')[2].strip() for x in done.stderr.splitlines()}
+  assert done.returncode == 2 and said in done.stderr
+  assert 'jaxrl_llm.config' in names and 'jax' not in names
+
+
 @pytest.mark.parametrize('program', ['train', 'evaluate'])
 def test_a_missing_reward_is_told_before_the_slow_imports(tmp_path, program):
   done = subprocess.run(

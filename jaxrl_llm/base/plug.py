@@ -16,7 +16,7 @@ class PlugField:
 
   Attributes:
     field: its name.
-    known: the package's own plugs: name to a function, or to its 'MODULE:NAME'.
+    registry: () -> `known`, which may import JAX.
     given: what the run passes by position.
     keywords: what the run passes by name, to a function that takes it.
     prefix: of the fields of the hyperparameters; '' for a section of the plug's
@@ -29,7 +29,7 @@ class PlugField:
       it is none.
   """
   field: str
-  known: Mapping[str, Any]
+  registry: Callable[[], Mapping[str, Any]]
   given: tuple[str, ...]
   keywords: tuple[str, ...] = ()
   prefix: str = ''
@@ -37,6 +37,11 @@ class PlugField:
   affects: tuple[str, ...] = (declared.WEIGHTS,)
   of_module: Callable[
       [str, ModuleType], Callable[..., Any] | None] | None = None
+
+  @functools.cached_property
+  def known(self) -> Mapping[str, Any]:
+    """The package's own plugs: name to a function, or to its 'MODULE:NAME'."""
+    return self.registry()
 
 
 class Plug(NamedTuple):

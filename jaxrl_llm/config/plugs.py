@@ -37,21 +37,36 @@ from jaxrl_llm import tasks
 from jaxrl_llm.base import plug as plug_lib
 from jaxrl_llm.base.plug import Plug, PlugField
 from jaxrl_llm.curriculum import CURRICULA
-from jaxrl_llm.ops import advantages, importance, pkpo, policy_losses
 from jaxrl_llm.selection import SELECTIONS
 
+
+def _advantages() -> Mapping[str, Any]:
+  from jaxrl_llm.ops import advantages, pkpo
+  return advantages.ADVANTAGES | pkpo.ADVANTAGES
+
+
+def _objectives() -> Mapping[str, Any]:
+  from jaxrl_llm.ops import policy_losses
+  return policy_losses.OBJECTIVES
+
+
+def _corrections() -> Mapping[str, Any]:
+  from jaxrl_llm.ops import importance
+  return importance.CORRECTIONS
+
+
 PLUG_FIELDS = {takes.field: takes for takes in (
-    PlugField('curriculum', CURRICULA, ('sizes',)),
-    PlugField('selection', SELECTIONS, ('sizes',)),
+    PlugField('curriculum', lambda: CURRICULA, ('sizes',)),
+    PlugField('selection', lambda: SELECTIONS, ('sizes',)),
     PlugField(
-        'advantage', advantages.ADVANTAGES | pkpo.ADVANTAGES, ('rewards',),
+        'advantage', _advantages, ('rewards',),
         ('where', 'per_group', 'separate', 'weights')),
     tasks.PLUG_FIELD,
     PlugField(
-        'loss.objective', policy_losses.OBJECTIVES,
-        ('new', 'old', 'advantages', 'mask'), prefix='loss.', shared=True),
+        'loss.objective', _objectives, ('new', 'old', 'advantages', 'mask'),
+        prefix='loss.', shared=True),
     PlugField(
-        'loss.importance', importance.CORRECTIONS, ('log_ratio', 'mask'),
+        'loss.importance', _corrections, ('log_ratio', 'mask'),
         prefix='loss.importance_', shared=True))}
 
 

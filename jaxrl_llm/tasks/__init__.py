@@ -37,7 +37,7 @@ def _of_environment(
 
 
 PLUG_FIELD = PlugField(
-    'task.name', TASKS, ('tokenizer',), prefix='task.',
+    'task.name', lambda: TASKS, ('tokenizer',), prefix='task.',
     affects=(WEIGHTS, SFT, EVALUATION),
     of_module=_of_environment)
 
