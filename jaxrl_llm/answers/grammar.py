@@ -62,6 +62,7 @@ _SEPARATORS = frozenset([',', ';', 'and', 'or', r'\wedge', r'\vee'])
 _LINKS = frozenset([
     'where', 'for all', 'for', 'with', 'for any', 'for every'])
 _AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
+_AFTER_ELEMENTS = RELATIONS | _SEPARATORS | _ENDS | {'&', '\\\\', ':', '|'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
 _ROWS = frozenset('cases aligned align gathered split dcases'.split())
@@ -229,14 +230,11 @@ class _Parser:
     if self._peek().kind != 'end':
       raise Unread(f'{self._peek().text} is left')
 
-  def _ends(self) -> bool:
-    """Tells whether an element ends here."""
-    token = self._peek()
+  def _ends(self, ahead: int = 0) -> bool:
+    """Tells whether an element ends before the token so far ahead."""
+    token = self._peek(ahead)
     return token.kind == 'end' or token.kind == 'sign' and (
-        token.text in _ENDS or token.text in _SEPARATORS
-        or token.text in RELATIONS
-        or token.text in ('&', '\\\\', ':')
-        or token.text.startswith(r'\end') or token.text == '|')
+        token.text in _AFTER_ELEMENTS or token.text.startswith(r'\end'))
 
   # Wholes.
 
@@ -442,13 +440,12 @@ class _Parser:
     quotient = False  # whether `node` ends with / and a factor
     while True:
       if self._is('*', r'\cdot', r'\times'):
-        if self._next().text == r'\times' and self._is_vector():
+        if self._next().text == r'\times' and (
+            self._peek().bold or self._is(r'\vec')):
           raise Unread('a product of vectors')
         node = _product(node, self._signed_factor())
         quotient = False
-      elif self._is('/'):
-        if self._unit_after_sign():
-          break
+      elif self._is('/') and self._peek(1).kind != 'text':  # no unit
         self._next()
         low = self._signed_factor()
         # 1/2x is a half of x, but a/bx is the one or the other.
@@ -463,18 +460,6 @@ class _Parser:
       else:
         return node
       last = self._tokens[self._at - 1]
-    return node
-
-  def _is_vector(self) -> bool:
-    """Tells whether the next factor is a vector, of letters alone."""
-    return self._peek().bold or self._is(r'\vec')
-
-  def _unit_after_sign(self) -> bool:
-    self._at += 1
-    token = self._peek()
-    found = token.kind == 'text'
-    self._at -= 1
-    return found
 
   def _signed_factor(self) -> Node:
     """Reads a factor behind a sign of multiplication, as in 2 \\cdot -3."""
@@ -542,18 +527,11 @@ class _Parser:
         node = Node('!!' if is_double else '!', (_scalar(node),))
       elif self._is("'"):
         node = self._primes(node)
-      elif self._is('%') and node.op == 'number' and self._inner_percent():
-        self._next()
+      elif self._is('%') and node.op == 'number' and not self._ends(1):
+        self._next()  # a part of an expression
         node = Node('/', (node, number(100)))
       else:
         return node
-
-  def _inner_percent(self) -> bool:
-    """Tells whether a percentage is a part of an expression."""
-    self._at += 1
-    found = not self._ends()
-    self._at -= 1
-    return found
 
   def _mixed(self, whole: Node) -> Node | None:
     r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
