@@ -55,6 +55,10 @@ RELATIONS = frozenset(
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
 _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
 _FIGURES = (r'\angle', r'\triangle')
+# These and environments begin a factor.
+_COMMANDS = tokens.NAMES | _ACCENTS | {
+    r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty', *_FIGURES,
+    *('\\' + name for name in tokens.FUNCTIONS)}
 _CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
            r'\lceil': r'\rceil'}
 _ENDS = frozenset([')', ']', '}', r'\}', r'\rfloor', r'\rceil'])
@@ -492,20 +496,13 @@ class _Parser:
     if text == '[' and last.kind in ('letters', 'mark'):
       raise Unread('a letter before a square bracket')  # E[X]
     if text in ('(', '['):
-      return self._peek(1).text != 'or' and not self._unit_ahead() and (
-          self._peek(2).text != r'\in') and (
-          self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
-    if text == '|':
+      return self._peek(1).text not in ('or', r'\mod', r'\pmod', 'mod') and (
+          self._peek(2).text != r'\in') and not self._unit_ahead()
+    if text in ('|', r'\|'):
       return not self._bars
-    return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
-        text != r'\|' or not self._bars) or (
-            self._starts_command(text) and not self._unit_ahead())
-
-  def _starts_command(self, text: str) -> bool:
-    return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')
-            or text in tokens.NAMES or text in _ACCENTS
-            or text in _FIGURES or text[1:] in tokens.FUNCTIONS
-            or text.startswith((r'\begin', r'\math')))
+    return text in (r'\{', '{', r'\lfloor', r'\lceil') or (
+        text in _COMMANDS or text.startswith((r'\begin', r'\math'))) and (
+            not self._unit_ahead())
 
   def _factor(self) -> Node:
     """Reads an atom with its powers, factorials, indices and degrees."""
@@ -559,8 +556,7 @@ class _Parser:
         self._at += 3
         return self._minutes(_scalar(node))
       if node.op == 'name' and (mark := self._bracketed(node.args[0])):
-        node = _marked(node, mark)  # the derivative y^{(4)}
-        return self._call(node) or node
+        return self._call(_marked(node, mark))  # the derivative y^{(4)}
       exponent = self._group()
     else:
       exponent = self._exponent()
@@ -620,8 +616,7 @@ class _Parser:
     marks = ''
     while self._take("'"):
       marks += "'"
-    node = _marked(node, marks)
-    return self._call(node) or node
+    return self._call(_marked(node, marks))
 
   def _atom(self) -> Node:
     token = self._peek()
@@ -631,13 +626,10 @@ class _Parser:
       return self._letter()
     if token.kind != 'sign':
       raise Unread(f'{token.text} is no expression')
-    text = self._next().text
-    if text == '{':
-      self._at -= 1
+    if self._is('{'):
       return self._group()
-    if text in ('(', '['):
-      return self._bracket(text)
-    if text == ']':  # ]1,2[
+    text = self._next().text
+    if text in ('(', '[', ']'):  # ]1,2[
       return self._bracket(text)
     if text == r'\{':
       return self._set()
@@ -729,8 +721,7 @@ class _Parser:
     """Reads the index of a name, and the argument if it is a function."""
     if self._take('_'):
       name += '_' + self._index()
-    node = Node('name', (name,))
-    return self._call(node) or node
+    return self._call(Node('name', (name,)))
 
   def _index(self) -> str:
     """Returns an index as text without its braces."""
@@ -749,17 +740,17 @@ class _Parser:
         return ''.join(parts[1:]).lstrip('\\')
       parts.append(token.text)
 
-  def _call(self, node: Node) -> Node | None:
-    """Reads the argument of a letter, as in f(x) or P(2)."""
-    if node.op != 'name' or not self._is('(') or self._peek().spaced:
-      return None
+  def _call(self, node: Node) -> Node:
+    """Reads the argument of a name, as in f(x) or P(2), if it has one."""
+    if not self._is('(') or self._peek().spaced:
+      return node
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
     is_plain = _PLAIN_ARGUMENT.match(self._ahead(24))
     if letter in self._factors or not is_plain and (
         letter + '+' in self._factors or letter not in _APPLIED) or (
             letter in ('e', 'i', r'\pi') and "'" not in name):
-      return None
+      return node
     self._next()
     inside = self.answer()
     self._expect(')')
@@ -808,20 +799,14 @@ class _Parser:
     if self._take('['):
       degree = _scalar(self._sum())
       self._expect(']')
-    if self._is('('):
-      self._next()
+    if self._take('('):
       inside = _scalar(self._sum())
       self._expect(')')
+    elif self._peek().kind == 'number':  # sqrt 12 has all digits under it
+      inside = self._number()
     else:
-      inside = self._root_argument()
+      inside = self._argument()
     return Node('root', (degree, inside))
-
-  def _root_argument(self) -> Node:
-    """Reads the argument of a root; 'sqrt 12' has all digits under it."""
-    token = self._peek()
-    if token.kind == 'number':
-      return self._number()
-    return self._argument()
 
   def _bracket(self, opening: str) -> Node:
     """Reads the content of parentheses or square brackets."""
@@ -925,21 +910,16 @@ class _Parser:
 
   def _accent(self, text: str) -> Node:
     r"""Reads an accent over a name or an expression."""
-    if self._is('{'):
-      start = self._at
-      names = []
-      self._next()
+    start, name = self._at, ''
+    if self._take('{'):
       while self._peek().kind in ('letters', 'mark'):
-        names.append(self._next().text)
-      if names and self._take('}'):
-        name = ''.join(names)
-        if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
-          name = ''.join(sorted(name))  # a segment
-        inside = Node('name', (name,))
-      else:
-        self._at = start
-        inside = _scalar(self._group())
+        name += self._next().text
+    if name and self._take('}'):
+      if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
+        name = ''.join(sorted(name))  # a segment
+      inside = Node('name', (name,))
     else:
+      self._at = start
       inside = self._argument()
     if inside.op == 'name':
       return self._indexed(f'{text} {inside.args[0]}')
@@ -962,22 +942,21 @@ class _Parser:
 
   def _environment(self, name: str) -> Node:
     """Reads a matrix, or a system of rows."""
-    rows, row = [], []
+    rows: list[list[Node]] = [[]]
     while not self._is(rf'\end{{{name}}}'):
       if self._is('&', '\\\\') and name not in _ROWS and (
-          not row or self._tokens[self._at - 1].text == '&'):
+          not rows[-1] or self._tokens[self._at - 1].text == '&'):
         raise Unread('an empty cell')
       if self._take('&'):
         continue
       if self._take('\\\\'):
-        rows.append(tuple(row))
-        row = []
+        rows.append([])
         continue
       if self._peek().kind == 'end':
         raise Unread('an environment has no end')
-      row.append(self.answer() if name in _ROWS else self._sum())
+      rows[-1].append(self.answer() if name in _ROWS else self._sum())
     self._next()
-    rows = [r for r in (*rows, tuple(row)) if r]
+    rows = [row for row in rows if row]
     if name in _ROWS and all(len(r) == 1 for r in rows):
       items = tuple(r[0] for r in rows)
       return items[0] if len(items) == 1 else Node('list', items)
