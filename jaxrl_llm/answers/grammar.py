@@ -73,9 +73,7 @@ _ROWS = frozenset('cases aligned align gathered split dcases'.split())
 # Letters that take any argument in parentheses; others are factors, unless the
 # argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
 _APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
-_BASE_WORDS = {word: str(i) for i, word in enumerate(
-    'zero one two three four five six seven eight nine ten eleven twelve'
-    .split())}
+
 _BASED = re.compile(
     r'\(?(?P<sign>-?)(?P<digits>[0-9A-Za-z]+(?:\.[0-9]+)?)\)?\s*(?:_\s*\{?\s*\(?'
     r'(?:\\text(?:rm)?\s*\{\s*|\\mathrm\s*\{\s*)?(?P<base>[0-9]+|[a-z]+)'
@@ -180,7 +178,7 @@ def _based(text: str) -> Node | None:
       r'\right', ''))):
     return None
   base = found['base'] or found['said']
-  base = _BASE_WORDS.get(base, base)
+  base = str(units.NUMBERS.get(base, base))
   if not base.isdigit() or len(base) > 2 or not 2 <= int(base) <= 36:
     return None
   digits = found['digits'].replace('.', '')
@@ -522,8 +520,8 @@ class _Parser:
         if self._is('!'):
           raise Unread('a factorial of a factorial without brackets')
         node = Node('!!' if is_double else '!', (_scalar(node),))
-      elif self._is("'"):
-        node = self._primes(node)
+      elif self._take("'"):
+        node = self._call(_marked(node, "'"))
       elif self._is('%') and node.op == 'number' and not self._ends(1):
         self._next()  # a part of an expression
         node = Node('/', (node, number(100)))
@@ -611,12 +609,6 @@ class _Parser:
       raise Unread('no exponent')
     return negated(node) if sign == '-' else node
 
-  def _primes(self, node: Node) -> Node:
-    """Reads primes; they mark a name."""
-    marks = ''
-    while self._take("'"):
-      marks += "'"
-    return self._call(_marked(node, marks))
 
   def _atom(self) -> Node:
     token = self._peek()
@@ -644,7 +636,9 @@ class _Parser:
   def _command(self, text: str) -> Node:
     """Reads an expression that begins with a command."""
     if text == r'\frac':
-      return self._fraction()
+      if _DERIVATIVE.match(self._ahead(16)):
+        raise Unread('a derivative')
+      return _quotient(self._argument(), self._argument())
     if text == r'\sqrt':
       return self._root()
     if text == r'\binom':
@@ -788,11 +782,6 @@ class _Parser:
       return _scalar(self._atom())
     raise Unread('no argument')
 
-  def _fraction(self) -> Node:
-    if _DERIVATIVE.match(self._ahead(16)):
-      raise Unread('a derivative')
-    top = self._argument()
-    return _quotient(top, self._argument())
 
   def _root(self) -> Node:
     degree = number(2)

@@ -16,12 +16,11 @@ _INFINITY, _REALS = regions.INFINITY, regions.REALS
 def shaped(node: Node) -> Node:
   """Returns a node in the shape that is compared."""
   op, args = node
-  if op in ('list', 'set', 'either', 'both'):
+  if op in ('list', 'set', 'either', 'both', 'cup'):
     return listed(op, [shaped(item) for item in args])
   if op == 'tuple':
     return Node(op, (args[0], tuple(map(shaped, args[1]))))
-  if op == 'cup':
-    return listed('cup', [shaped(part) for part in args])
+
   if op in ('setminus', 'cap'):
     return Node(op, tuple(map(shaped, args)))
   if op == 'relation':
@@ -53,14 +52,15 @@ def listed(op: str, items: Sequence[Node]) -> Node:
   for item in items:
     flat += item.args if item.op in ('pair', op) and item.op != 'set' else [
         item]
-  first = named(flat[0]) if flat else None
-  if first and op == 'list' and all(
-      named(i) is None and i.op != 'relation' or (named(i) or ('',))[0] == (
-          first[0]) for i in flat):
-    return Node('values', (
-        first[0], tuple((named(i) or ('', i))[1] for i in flat))) if len(
-            flat) > 1 else flat[0]
-  return Node(op, tuple(flat)) if len(flat) != 1 or op == 'set' else flat[0]
+  if len(flat) == 1 and op != 'set':
+    return flat[0]
+  if op == 'list' and flat:
+    values = [named(item) or ('', item) for item in flat]
+    first, _ = values[0]
+    if first and all(name == first or not name and item.op != 'relation'
+                     for name, item in values):
+      return Node('values', (first, tuple(value for _, value in values)))
+  return Node(op, tuple(flat))
 
 
 def _both_signs(node: Node) -> Node:
@@ -142,23 +142,18 @@ def _in(node: Node, name: str) -> Node:
       len(node.args[1]) == 2) else node
 
 
-_ORDERS = {'<': ('<', False), r'\le': ('<', True), '>': ('>', False),
-           r'\ge': ('>', True)}
-
 
 def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
   """Returns the interval that bounds of one name stand for, or None."""
-  if not all(sign in _ORDERS for sign in signs) or len(signs) > 2:
+  is_falling = set(signs) <= {'>', r'\ge'}
+  if not is_falling and not set(signs) <= {'<', r'\le'} or len(signs) > 2:
     return None
   names = [m.op == 'call' or m.op == 'name' and bool(evaluate.letters(m))
            for m in members]
   if names not in ([True, False], [False, True], [False, True, False]):
     return None
-  orders = [_ORDERS[sign] for sign in signs]
-  if len({order[0] for order in orders}) > 1:
-    return None
-  members, closed = list(members), [order[1] for order in orders]
-  if orders[0][0] == '>':
+  closed = [sign in (r'\le', r'\ge') for sign in signs]
+  if is_falling:
     members, closed, names = members[::-1], closed[::-1], names[::-1]
   name = name_of(members[names.index(True)])
   if len(members) == 3:
