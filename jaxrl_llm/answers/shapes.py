@@ -70,19 +70,18 @@ def _both_signs(node: Node) -> Node:
     return node
   if len({*signs}) < len(signs):
     raise Unread('several double signs')
-  return Node('pair', tuple(_signed(node, sign) for sign in (1, -1)))
+  return Node('pair', tuple(_signed(node, plus) for plus in ('pm', 'mp')))
 
 
-def _signed(node: Any, sign: int) -> Any:
-  """Replaces double signs by one of their signs."""
-  if isinstance(node, Node):
-    if node.op in ('pm', 'mp'):
-      inside = _signed(node.args[0], sign)
-      return inside if sign == (1 if node.op == 'pm' else -1) else negated(
-          inside)
-    return Node(node.op, _signed(node.args, sign))
-  return tuple(_signed(part, sign) for part in node) if isinstance(
-      node, tuple) else node
+def _signed(node: Node, plus: str) -> Node:
+  """Replaces double signs: by a plus those of one kind, the others by a minus.
+  """
+  def change(part: Node) -> Node:
+    if part.op not in ('pm', 'mp'):
+      return part
+    return part.args[0] if part.op == plus else negated(part.args[0])
+
+  return evaluate.rebuilt(node, change)
 
 
 def name_of(node: Node) -> str:
@@ -171,12 +170,8 @@ def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
 
 def renamed(node: Any, names: dict[str, Node]) -> Any:
   """Replaces names by nodes."""
-  if isinstance(node, Node):
-    if node.op == 'name':
-      return names.get(node.args[0], node)
-    return Node(node.op, renamed(node.args, names))
-  return tuple(renamed(part, names) for part in node) if isinstance(
-      node, tuple) else node
+  return evaluate.rebuilt(node, lambda part: names.get(
+      part.args[0], part) if part.op == 'name' else part)
 
 
 def form(node: Any) -> str:
