@@ -8,7 +8,7 @@ relations side by side or up to a factor, expressions by their values.
 import fractions
 import itertools
 import re
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
@@ -62,9 +62,17 @@ class Comparison:
   def _in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     return len(xs) == len(ys) and all(map(self.same, xs, ys))
 
-  def matched(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+  def matched(
+      self, xs: Iterable[Any], ys: Iterable[Any],
+      same: Callable[[Any, Any], bool] | None = None) -> bool:
     """Tells whether two lists have equal elements in any order."""
-    return _matched(xs, ys, self.same)
+    left, same = [*ys], same or self.same
+    for x in xs:
+      found = next((i for i, y in enumerate(left) if same(x, y)), None)
+      if found is None:
+        return False
+      del left[found]
+    return not left
 
   def _in_turn(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     return self._in_order(xs, ys) or self._any_order and self.matched(xs, ys)
@@ -253,8 +261,8 @@ class Comparison:
   def _alike(self, a: Node, b: Node) -> bool:
     """Compares relations side by side, or up to a factor that is not 0."""
     is_trivial = [len({*x.args[1]}) == 1 for x in (a, b)]  # 0 = 0
-    return is_trivial != [False, True] and _matched(
-        [*_pairs(a)], [*_pairs(b)], self._pair)
+    return is_trivial != [False, True] and self.matched(
+        _pairs(a), _pairs(b), self._pair)
 
   def _pair(self, a: tuple[str, Node, Node], b: tuple[str, Node, Node]) -> bool:
     """Compares two relations of two members."""
@@ -290,19 +298,6 @@ class Comparison:
       return self._in_order((a, m), (b, n))
     return values[2] == values[3] != 0 and (values[0] - values[1]) % (
         values[2]) == 0
-
-
-def _matched(
-    xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]
-) -> bool:
-  """Tells whether each of xs has one of ys for itself, in any order."""
-  left = list(ys)
-  for x in xs:
-    found = next((i for i, y in enumerate(left) if same(x, y)), None)
-    if found is None:
-      return False
-    del left[found]
-  return not left
 
 
 def _are_regions(a: Node, b: Node) -> bool:
