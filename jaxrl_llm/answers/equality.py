@@ -462,16 +462,12 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
 
 def _quantity(node: Node) -> tuple[Node, str]:
   """Returns a value and its unit, which may be 'degree' or ''."""
-  if node.op == 'quantity':
-    value, unit = node.args
-    if value.op == 'degree':
-      return value.args[0], 'degree'
-    return value, 'degree' if unit == 'deg' else unit
-  if node.op == 'degree':
-    return node.args[0], 'degree'
+  value, unit = node.args if node.op == 'quantity' else (node, '')
+  if value.op == 'degree':
+    return value.args[0], 'degree'
   if node.op == 'neg' and node.args[0].op == 'degree':
     return negated(node.args[0].args[0]), 'degree'
-  return node, ''
+  return value, 'degree' if unit == 'deg' else unit
 
 
 def _based(a: Node, b: Node) -> bool:

@@ -98,8 +98,6 @@ _VALUE = re.compile(
 _BEFORE_UNIT = {'(': 1, r'\mu': 1, r'\frac': 2}
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
-
-ONE = Node('number', (fractions.Fraction(1),))
 _LARGEST = 4000  # digits of a number
 
 

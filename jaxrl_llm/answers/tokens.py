@@ -257,7 +257,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 def _tokens(text: str) -> list[Token]:
   found, spaced, at = [], False, 0
   while at < len(text):
-    if (line := _LINE.match(text, at)) and text.startswith('\\\\', at):
+    if line := _LINE.match(text, at):
       found.append(Token('sign', r'\\', spaced))
       at, spaced = line.end(), False
       continue
@@ -334,8 +334,7 @@ def _styled(
   name = content.replace(' ', '')
   if name in FUNCTIONS and (is_name or name not in ('min', 'sec', 'deg')):
     return [Token('sign', '\\' + name, spaced)]
-  if content.strip(', ').lower() in ('and', 'or', ''):
-    word = content.strip(', ').lower()
+  if (word := content.strip(', ').lower()) in ('and', 'or', ''):
     sign = word or (',' if ',' in content else '')
     return [Token('sign', sign, spaced)] if sign else []
   if re.fullmatch('[a-zA-Z]', content):
