@@ -57,10 +57,9 @@ _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
 _FIGURES = (r'\angle', r'\triangle')
 # These and environments begin a factor.
 _COMMANDS = tokens.NAMES | _ACCENTS | {
-    r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty', *_FIGURES,
+    r'\frac', r'\sqrt', r'\binom', r'\infty', *_FIGURES,
     *('\\' + name for name in tokens.FUNCTIONS)}
-_CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
-           r'\lceil': r'\rceil'}
+_CLOSES = {'(': ')', r'\{': r'\}', r'\lfloor': r'\rfloor', r'\lceil': r'\rceil'}
 _ENDS = frozenset([')', ']', '}', r'\}', r'\rfloor', r'\rceil'])
 _SEPARATORS = frozenset([',', ';', 'and', 'or', r'\wedge', r'\vee'])
 _LINKS = frozenset([
@@ -597,14 +596,10 @@ class _Parser:
     """Reads an exponent without braces: one sign, number, letter or bracket."""
     sign = self._take('-', '+')
     token = self._peek()
-    if token.kind == 'letters' and len(token.text) > 1:
-      node = self._letter()
-    elif token.text in (r'\frac', r'\sqrt', r'\pi', '(') or (
-        token.kind in ('number', 'letters', 'mark')
-        or token.text in tokens.NAMES or token.text == r'\infty'):
-      node = self._atom()
-    else:
+    if token.kind not in ('number', 'letters', 'mark') and (
+        token.text not in tokens.NAMES | {r'\frac', r'\sqrt', r'\infty', '('}):
       raise Unread('no exponent')
+    node = self._atom()
     return negated(node) if sign == '-' else node
 
 
@@ -643,8 +638,6 @@ class _Parser:
       return Node('binomial', (self._argument(), self._argument()))
     if text == r'\infty':
       return Node('infinity', ())
-    if text == r'\pi':
-      return self._indexed(r'\pi') if self._is('_') else Node('name', (text,))
     if text == r'\emptyset':
       return Node('set', ())
     if text[1:] in tokens.FUNCTIONS and text[0] == '\\':
@@ -773,8 +766,7 @@ class _Parser:
       raise Unread('a decimal without braces')
     if token.kind == 'number':
       return number(int(self._first().text))  # \frac12 has 1 and 2
-    if token.kind in ('letters', 'mark') or token.text == r'\pi' or (
-        token.text in tokens.NAMES):
+    if token.kind in ('letters', 'mark') or token.text in tokens.NAMES:
       return Node('name', (self._first().text,))
     if token.text in (r'\sqrt', r'\frac', '('):
       return _scalar(self._atom())

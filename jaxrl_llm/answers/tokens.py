@@ -150,7 +150,7 @@ FUNCTIONS = frozenset(
     'max min deg arg Re Im sgn cis'.split())
 NAMES = frozenset(
     r'\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa '
-    r'\lambda \mu \nu \xi \rho \sigma \tau \upsilon \phi \chi \psi \omega '
+    r'\lambda \mu \nu \xi \pi \rho \sigma \tau \upsilon \phi \chi \psi \omega '
     r'\Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega '
     r'\ell \hbar'.split())
 # What these are without a backslash, as a run of letters of their own.
