@@ -11,6 +11,7 @@ a proxy with TLS.
 
 import argparse
 from concurrent import futures
+import contextlib
 import dataclasses
 import hmac
 import http.server
@@ -18,7 +19,6 @@ import json
 import os
 import pathlib
 import secrets
-import sys
 import threading
 from typing import Any, Callable
 
@@ -155,14 +155,9 @@ def main() -> None:
         workers=args.workers, queue=args.queue)
   except (OSError, ValueError) as error:
     raise SystemExit(str(error)) from None
-  sys.stdout.write(f'Serving on {args.host}:{service.server_address[1]}.\n')
-  sys.stdout.flush()
-  try:
+  print(f'Serving on {args.host}:{service.server_address[1]}.', flush=True)
+  with contextlib.suppress(KeyboardInterrupt), service:
     service.serve_forever()
-  except KeyboardInterrupt:
-    pass
-  finally:
-    service.server_close()
 
 
 if __name__ == '__main__':

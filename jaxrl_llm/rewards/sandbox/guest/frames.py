@@ -110,11 +110,10 @@ def fork():
     Its process id, which is 0 in the child, and the channel to the other one.
   """
   down, up = os.pipe(), os.pipe()
+  mine, other = (up[0], down[1]), (down[0], up[1])
   child = os.fork()
-  if child:
-    mine, other = (up[0], down[1]), (down[0], up[1])
-  else:
-    mine, other = (down[0], up[1]), (up[0], down[1])
+  if not child:
+    mine, other = other, mine
   for end in other:
     os.close(end)
   return child, PipeEnd(*mine)
