@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import secrets
+import sys
 import threading
 from typing import Any, Callable
 
@@ -155,7 +156,8 @@ def main() -> None:
         workers=args.workers, queue=args.queue)
   except (OSError, ValueError) as error:
     raise SystemExit(str(error)) from None
-  print(f'Serving on {args.host}:{service.server_address[1]}.', flush=True)
+  sys.stdout.write(f'Serving on {args.host}:{service.server_address[1]}.\n')
+  sys.stdout.flush()
   with contextlib.suppress(KeyboardInterrupt), service:
     service.serve_forever()
 
