@@ -362,10 +362,8 @@ def serve(line, namespace):
 def _kill_rest(child, namespace):
   """Kills the processes of a child: all of the namespace, or its group."""
   try:
-    if namespace:
-      os.kill(-1, signal.SIGKILL)  # but this process and the first
-    else:
-      os.killpg(child, signal.SIGKILL)
+    # By -1 all but this process and the first.
+    os.kill(-1 if namespace else -child, signal.SIGKILL)
   except OSError:  # there is nothing
     pass
 
