@@ -69,6 +69,8 @@ _AFTER_ELEMENTS = RELATIONS | _SEPARATORS | _ENDS | {'&', '\\\\', ':', '|'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
 _ROWS = frozenset('cases aligned align gathered split dcases'.split())
+# What an exponent without braces may begin with, beside letters and numbers.
+_EXPONENTS = tokens.NAMES | {r'\frac', r'\sqrt', r'\infty', '('}
 # Letters that take any argument in parentheses; others are factors, unless the
 # argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
 _APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
@@ -597,7 +599,7 @@ class _Parser:
     sign = self._take('-', '+')
     token = self._peek()
     if token.kind not in ('number', 'letters', 'mark') and (
-        token.text not in tokens.NAMES | {r'\frac', r'\sqrt', r'\infty', '('}):
+        token.text not in _EXPONENTS):
       raise Unread('no exponent')
     node = self._atom()
     return negated(node) if sign == '-' else node
