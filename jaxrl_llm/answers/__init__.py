@@ -122,11 +122,10 @@ def compare(
   x, y = _plain(reference), _plain(found)
   if x is not None and y is not None:
     right = abs(x - y) <= fractions.Fraction(tolerance) * abs(x)
-    return {'kind': 'correct' if right else 'wrong',
-            'answer': str(x if right else y)}
-  if equal(reference, found, tolerance, any_order):
-    return {'kind': 'correct', 'answer': normal(reference)}
-  return {'kind': 'wrong', 'answer': normal(found)}
+  else:
+    right = equal(reference, found, tolerance, any_order)
+  return {'kind': 'correct' if right else 'wrong',
+          'answer': normal(reference if right else found)}
 
 
 def equal(

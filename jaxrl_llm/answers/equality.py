@@ -6,8 +6,9 @@ relations side by side or up to a factor, expressions by their values.
 """
 
 import fractions
+import itertools
 import re
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
@@ -61,9 +62,17 @@ class Comparison:
   def _in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     return len(xs) == len(ys) and all(map(self.same, xs, ys))
 
-  def matched(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+  def matched(
+      self, xs: Iterable[Any], ys: Iterable[Any],
+      same: Callable[[Any, Any], bool] | None = None) -> bool:
     """Tells whether two lists have equal elements in any order."""
-    return _matched(xs, ys, self.same)
+    left, same = [*ys], same or self.same
+    for x in xs:
+      found = next((i for i, y in enumerate(left) if same(x, y)), None)
+      if found is None:
+        return False
+      del left[found]
+    return not left
 
   def _in_turn(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     return self._in_order(xs, ys) or self._any_order and self.matched(xs, ys)
@@ -180,14 +189,10 @@ class Comparison:
 
   def _rows(self, a: Node, b: Node) -> bool:
     """Compares matrices, or vectors, by their elements."""
-    x, y = _rows(a), _rows(b)
-    if x is None or y is None or x[0] != y[0]:
-      return False
-    return len(x[1]) == len(y[1]) and all(
-        len(r) == len(s) and all(
-            not (_has_infinity(p) or _has_infinity(q)) and points.equal(
-                p, q, self._tolerance) for p, q in zip(r, s))
-        for r, s in zip(x[1], y[1]))
+    x, y = _elements(a), _elements(b)
+    return x is not None and y is not None and x[0] == y[0] and all(
+        not (_has_infinity(p) or _has_infinity(q)) and points.equal(
+            p, q, self._tolerance) for p, q in zip(x[1], y[1]))
 
   # Relations.
 
@@ -256,8 +261,8 @@ class Comparison:
   def _alike(self, a: Node, b: Node) -> bool:
     """Compares relations side by side, or up to a factor that is not 0."""
     is_trivial = [len({*x.args[1]}) == 1 for x in (a, b)]  # 0 = 0
-    return is_trivial != [False, True] and _matched(
-        [*_pairs(a)], [*_pairs(b)], self._pair)
+    return is_trivial != [False, True] and self.matched(
+        _pairs(a), _pairs(b), self._pair)
 
   def _pair(self, a: tuple[str, Node, Node], b: tuple[str, Node, Node]) -> bool:
     """Compares two relations of two members."""
@@ -293,19 +298,6 @@ class Comparison:
       return self._in_order((a, m), (b, n))
     return values[2] == values[3] != 0 and (values[0] - values[1]) % (
         values[2]) == 0
-
-
-def _matched(
-    xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]
-) -> bool:
-  """Tells whether each of xs has one of ys for itself, in any order."""
-  left = list(ys)
-  for x in xs:
-    found = next((i for i, y in enumerate(left) if same(x, y)), None)
-    if found is None:
-      return False
-    del left[found]
-  return not left
 
 
 def _are_regions(a: Node, b: Node) -> bool:
@@ -470,16 +462,12 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
 
 def _quantity(node: Node) -> tuple[Node, str]:
   """Returns a value and its unit, which may be 'degree' or ''."""
-  if node.op == 'quantity':
-    value, unit = node.args
-    if value.op == 'degree':
-      return value.args[0], 'degree'
-    return value, 'degree' if unit == 'deg' else unit
-  if node.op == 'degree':
-    return node.args[0], 'degree'
+  value, unit = node.args if node.op == 'quantity' else (node, '')
+  if value.op == 'degree':
+    return value.args[0], 'degree'
   if node.op == 'neg' and node.args[0].op == 'degree':
     return negated(node.args[0].args[0]), 'degree'
-  return node, ''
+  return value, 'degree' if unit == 'deg' else unit
 
 
 def _based(a: Node, b: Node) -> bool:
@@ -515,17 +503,16 @@ def _is_ordered(node: Node) -> bool:
 
 def _sorted(node: Any, products: bool) -> Any:
   """Sorts the terms of sums, and the factors of products if asked to."""
-  if not isinstance(node, Node):
-    return tuple(_sorted(part, products) for part in node) if isinstance(
-        node, tuple) else node
-  args = _sorted(node.args, products)
-  if node.op in _COMPUTED and all(
-      isinstance(arg, Node) and arg.op == 'number' for arg in args) and (
-          value := evaluate.exact(Node(node.op, args))) is not None:
-    return number(value)
-  if node.op == '+' or node.op == '*' and products:
-    args = tuple(sorted(args, key=repr))
-  return Node(node.op, args)
+  def change(part: Node) -> Node:
+    if part.op in _COMPUTED and all(
+        arg.op == 'number' for arg in part.args) and (
+            value := evaluate.exact(part)) is not None:
+      return number(value)
+    if part.op == '+' or part.op == '*' and products:
+      return Node(part.op, tuple(sorted(part.args, key=repr)))
+    return part
+
+  return evaluate.rebuilt(node, change)
 
 
 def _has_rows(node: Any) -> bool:
@@ -535,31 +522,33 @@ def _has_rows(node: Any) -> bool:
   return False
 
 
-def _rows(node: Node) -> tuple[str, list[list[Node]]] | None:
-  """Returns the elements of a matrix or vector expression, or None."""
+def _elements(node: Node) -> tuple[tuple[str, int, int], list[Node]] | None:
+  """Returns kind, rows and columns of a matrix or vector, and its elements.
+
+  None if an expression is neither.
+  """
   op, args = node
   if op == 'matrix':
-    return 'matrix', [list(row) for row in args]
+    return (op, len(args), len(args[0])), [*itertools.chain(*args)]
   if op == 'tuple':
-    return 'tuple', [list(args[1])]
+    return (op, 1, len(args[1])), [*args[1]]
   if op == 'neg':
-    return _mapped(_rows(args[0]), negated)
+    return _mapped(_elements(args[0]), negated)
   if op == '/' and not _has_rows(args[1]):
-    return _mapped(_rows(args[0]), lambda x: Node('/', (x, args[1])))
+    return _mapped(_elements(args[0]), lambda x: Node('/', (x, args[1])))
   if op == '*':
     matrices = [arg for arg in args if _has_rows(arg)]
     if len(matrices) == 1:
       scalars = tuple(arg for arg in args if arg is not matrices[0])
-      return _mapped(_rows(matrices[0]), lambda x: Node('*', (*scalars, x)))
+      return _mapped(
+          _elements(matrices[0]), lambda x: Node('*', (*scalars, x)))
   if op == '+':
-    parts = [_rows(arg) for arg in args]
-    if None in parts or len({(k, len(r), len(r[0])) for k, r in parts}) > 1:
-      return None
-    return parts[0][0], [
-        [Node('+', cells) for cells in zip(*rows)]
-        for rows in zip(*(rows for _, rows in parts))]
+    parts = [_elements(arg) for arg in args]
+    if None not in parts and len({size for size, _ in parts}) == 1:
+      return parts[0][0], [
+          Node('+', terms) for terms in zip(*(found for _, found in parts))]
   return None
 
 
 def _mapped(found: Any, function: Callable[[Node], Node]) -> Any:
-  return found and (found[0], [[function(x) for x in row] for row in found[1]])
+  return found and (found[0], [*map(function, found[1])])

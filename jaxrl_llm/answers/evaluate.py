@@ -10,7 +10,7 @@ import fractions
 import functools
 import hashlib
 import math
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 import flint
 
@@ -73,6 +73,14 @@ def parts(node: Any) -> Iterator[Node]:
       node = node.args
     if isinstance(node, tuple):
       stack += node[::-1]
+
+
+def rebuilt(node: Any, change: Callable[[Node], Node]) -> Any:
+  """Returns a tree whose nodes are changed, the parts of a node before it."""
+  if isinstance(node, Node):
+    return change(Node(node.op, rebuilt(node.args, change)))
+  return tuple(rebuilt(part, change) for part in node) if isinstance(
+      node, tuple) else node
 
 
 @functools.lru_cache(1 << 13)
@@ -169,8 +177,11 @@ class _Evaluator:
   def power(self, base: Node, exponent: Node) -> Any:
     ratio, b, x = exact(exponent), self.value(base), self.value(exponent)
     if b.contains(0) and small(b):
-      return self._power_of_zero(x)
-    self._check_size(b, x)
+      if self.is_complex or not x > 0:
+        raise Undefined('a power of zero')
+      return self.of(0)
+    if not abs(x) * abs(abs(b).log()) < _LARGEST_LOG:
+      raise Undefined('too large')  # or too small
     if ratio is None and not self.is_complex:
       whole = x.unique_fmpz()  # such as 3!
       ratio = None if whole is None else fractions.Fraction(int(whole))
@@ -185,16 +196,6 @@ class _Evaluator:
       found = (-b) ** x
       return -found if ratio.numerator % 2 else found
     return b ** x
-
-  def _power_of_zero(self, x: Any) -> Any:
-    if self.is_complex or not x > 0:
-      raise Undefined('a power of zero')
-    return self.of(0)
-
-  def _check_size(self, b: Any, x: Any) -> None:
-    """Raises Undefined for a power that is too large or too small."""
-    if not abs(x) * abs(abs(b).log()) < _LARGEST_LOG:
-      raise Undefined('too large')
 
   def root(self, degree: Node, inside: Node) -> Any:
     n, b = exact(degree), self.value(inside)

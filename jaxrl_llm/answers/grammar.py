@@ -55,22 +55,26 @@ RELATIONS = frozenset(
     r'\supseteq \sim \perp \parallel \to \cong \propto \mapsto'.split())
 _ACCENTS = frozenset(r'\vec \hat \bar \tilde \dot \ddot'.split())
 _FIGURES = (r'\angle', r'\triangle')
-_CLOSES = {'(': ')', '[': ']', r'\{': r'\}', '{': '}', r'\lfloor': r'\rfloor',
-           r'\lceil': r'\rceil'}
+# These and environments begin a factor.
+_COMMANDS = tokens.NAMES | _ACCENTS | {
+    r'\frac', r'\sqrt', r'\binom', r'\infty', *_FIGURES,
+    *('\\' + name for name in tokens.FUNCTIONS)}
+_CLOSES = {'(': ')', r'\{': r'\}', r'\lfloor': r'\rfloor', r'\lceil': r'\rceil'}
 _ENDS = frozenset([')', ']', '}', r'\}', r'\rfloor', r'\rceil'])
 _SEPARATORS = frozenset([',', ';', 'and', 'or', r'\wedge', r'\vee'])
 _LINKS = frozenset([
     'where', 'for all', 'for', 'with', 'for any', 'for every'])
 _AFTER_BRACKETS = RELATIONS | _SEPARATORS | {r'\cup', r'\cap', r'\setminus'}
+_AFTER_ELEMENTS = RELATIONS | _SEPARATORS | _ENDS | {'&', '\\\\', ':', '|'}
 _MATRICES = frozenset(
     'matrix pmatrix bmatrix Bmatrix smallmatrix array'.split())
 _ROWS = frozenset('cases aligned align gathered split dcases'.split())
+# What an exponent without braces may begin with, beside letters and numbers.
+_EXPONENTS = tokens.NAMES | {r'\frac', r'\sqrt', r'\infty', '('}
 # Letters that take any argument in parentheses; others are factors, unless the
 # argument is letters and numbers alone: h(a+b) is a product, h(t) is none.
 _APPLIED = frozenset([*'fgFG', r'\Gamma', r'\zeta', r'\Phi'])
-_BASE_WORDS = {word: str(i) for i, word in enumerate(
-    'zero one two three four five six seven eight nine ten eleven twelve'
-    .split())}
+
 _BASED = re.compile(
     r'\(?(?P<sign>-?)(?P<digits>[0-9A-Za-z]+(?:\.[0-9]+)?)\)?\s*(?:_\s*\{?\s*\(?'
     r'(?:\\text(?:rm)?\s*\{\s*|\\mathrm\s*\{\s*)?(?P<base>[0-9]+|[a-z]+)'
@@ -95,8 +99,6 @@ _VALUE = re.compile(
 _BEFORE_UNIT = {'(': 1, r'\mu': 1, r'\frac': 2}
 _LONGEST_UNIT = 20  # tokens
 _LONG_RUN = 5  # letters in a row that are a word and no product
-
-ONE = Node('number', (fractions.Fraction(1),))
 _LARGEST = 4000  # digits of a number
 
 
@@ -175,7 +177,7 @@ def _based(text: str) -> Node | None:
       r'\right', ''))):
     return None
   base = found['base'] or found['said']
-  base = _BASE_WORDS.get(base, base)
+  base = str(units.NUMBERS.get(base, base))
   if not base.isdigit() or len(base) > 2 or not 2 <= int(base) <= 36:
     return None
   digits = found['digits'].replace('.', '')
@@ -229,14 +231,11 @@ class _Parser:
     if self._peek().kind != 'end':
       raise Unread(f'{self._peek().text} is left')
 
-  def _ends(self) -> bool:
-    """Tells whether an element ends here."""
-    token = self._peek()
+  def _ends(self, ahead: int = 0) -> bool:
+    """Tells whether an element ends before the token so far ahead."""
+    token = self._peek(ahead)
     return token.kind == 'end' or token.kind == 'sign' and (
-        token.text in _ENDS or token.text in _SEPARATORS
-        or token.text in RELATIONS
-        or token.text in ('&', '\\\\', ':')
-        or token.text.startswith(r'\end') or token.text == '|')
+        token.text in _AFTER_ELEMENTS or token.text.startswith(r'\end'))
 
   # Wholes.
 
@@ -442,13 +441,12 @@ class _Parser:
     quotient = False  # whether `node` ends with / and a factor
     while True:
       if self._is('*', r'\cdot', r'\times'):
-        if self._next().text == r'\times' and self._is_vector():
+        if self._next().text == r'\times' and (
+            self._peek().bold or self._is(r'\vec')):
           raise Unread('a product of vectors')
         node = _product(node, self._signed_factor())
         quotient = False
-      elif self._is('/'):
-        if self._unit_after_sign():
-          break
+      elif self._is('/') and self._peek(1).kind != 'text':  # no unit
         self._next()
         low = self._signed_factor()
         # 1/2x is a half of x, but a/bx is the one or the other.
@@ -463,18 +461,6 @@ class _Parser:
       else:
         return node
       last = self._tokens[self._at - 1]
-    return node
-
-  def _is_vector(self) -> bool:
-    """Tells whether the next factor is a vector, of letters alone."""
-    return self._peek().bold or self._is(r'\vec')
-
-  def _unit_after_sign(self) -> bool:
-    self._at += 1
-    token = self._peek()
-    found = token.kind == 'text'
-    self._at -= 1
-    return found
 
   def _signed_factor(self) -> Node:
     """Reads a factor behind a sign of multiplication, as in 2 \\cdot -3."""
@@ -507,20 +493,13 @@ class _Parser:
     if text == '[' and last.kind in ('letters', 'mark'):
       raise Unread('a letter before a square bracket')  # E[X]
     if text in ('(', '['):
-      return self._peek(1).text != 'or' and not self._unit_ahead() and (
-          self._peek(2).text != r'\in') and (
-          self._peek(1).text not in (r'\mod', r'\pmod', 'mod'))
-    if text == '|':
+      return self._peek(1).text not in ('or', r'\mod', r'\pmod', 'mod') and (
+          self._peek(2).text != r'\in') and not self._unit_ahead()
+    if text in ('|', r'\|'):
       return not self._bars
-    return text in (r'\{', '{', r'\lfloor', r'\lceil', r'\|') and (
-        text != r'\|' or not self._bars) or (
-            self._starts_command(text) and not self._unit_ahead())
-
-  def _starts_command(self, text: str) -> bool:
-    return (text in (r'\frac', r'\sqrt', r'\binom', r'\pi', r'\infty')
-            or text in tokens.NAMES or text in _ACCENTS
-            or text in _FIGURES or text[1:] in tokens.FUNCTIONS
-            or text.startswith((r'\begin', r'\math')))
+    return text in (r'\{', '{', r'\lfloor', r'\lceil') or (
+        text in _COMMANDS or text.startswith((r'\begin', r'\math'))) and (
+            not self._unit_ahead())
 
   def _factor(self) -> Node:
     """Reads an atom with its powers, factorials, indices and degrees."""
@@ -540,20 +519,13 @@ class _Parser:
         if self._is('!'):
           raise Unread('a factorial of a factorial without brackets')
         node = Node('!!' if is_double else '!', (_scalar(node),))
-      elif self._is("'"):
-        node = self._primes(node)
-      elif self._is('%') and node.op == 'number' and self._inner_percent():
-        self._next()
+      elif self._take("'"):
+        node = self._call(_marked(node, "'"))
+      elif self._is('%') and node.op == 'number' and not self._ends(1):
+        self._next()  # a part of an expression
         node = Node('/', (node, number(100)))
       else:
         return node
-
-  def _inner_percent(self) -> bool:
-    """Tells whether a percentage is a part of an expression."""
-    self._at += 1
-    found = not self._ends()
-    self._at -= 1
-    return found
 
   def _mixed(self, whole: Node) -> Node | None:
     r"""Reads the fraction of a mixed number such as 1\frac{1}{2} or 1 1/2."""
@@ -581,8 +553,7 @@ class _Parser:
         self._at += 3
         return self._minutes(_scalar(node))
       if node.op == 'name' and (mark := self._bracketed(node.args[0])):
-        node = _marked(node, mark)  # the derivative y^{(4)}
-        return self._call(node) or node
+        return self._call(_marked(node, mark))  # the derivative y^{(4)}
       exponent = self._group()
     else:
       exponent = self._exponent()
@@ -627,23 +598,12 @@ class _Parser:
     """Reads an exponent without braces: one sign, number, letter or bracket."""
     sign = self._take('-', '+')
     token = self._peek()
-    if token.kind == 'letters' and len(token.text) > 1:
-      node = self._letter()
-    elif token.text in (r'\frac', r'\sqrt', r'\pi', '(') or (
-        token.kind in ('number', 'letters', 'mark')
-        or token.text in tokens.NAMES or token.text == r'\infty'):
-      node = self._atom()
-    else:
+    if token.kind not in ('number', 'letters', 'mark') and (
+        token.text not in _EXPONENTS):
       raise Unread('no exponent')
+    node = self._atom()
     return negated(node) if sign == '-' else node
 
-  def _primes(self, node: Node) -> Node:
-    """Reads primes; they mark a name."""
-    marks = ''
-    while self._take("'"):
-      marks += "'"
-    node = _marked(node, marks)
-    return self._call(node) or node
 
   def _atom(self) -> Node:
     token = self._peek()
@@ -653,13 +613,10 @@ class _Parser:
       return self._letter()
     if token.kind != 'sign':
       raise Unread(f'{token.text} is no expression')
-    text = self._next().text
-    if text == '{':
-      self._at -= 1
+    if self._is('{'):
       return self._group()
-    if text in ('(', '['):
-      return self._bracket(text)
-    if text == ']':  # ]1,2[
+    text = self._next().text
+    if text in ('(', '[', ']'):  # ]1,2[
       return self._bracket(text)
     if text == r'\{':
       return self._set()
@@ -674,15 +631,15 @@ class _Parser:
   def _command(self, text: str) -> Node:
     """Reads an expression that begins with a command."""
     if text == r'\frac':
-      return self._fraction()
+      if _DERIVATIVE.match(self._ahead(16)):
+        raise Unread('a derivative')
+      return _quotient(self._argument(), self._argument())
     if text == r'\sqrt':
       return self._root()
     if text == r'\binom':
       return Node('binomial', (self._argument(), self._argument()))
     if text == r'\infty':
       return Node('infinity', ())
-    if text == r'\pi':
-      return self._indexed(r'\pi') if self._is('_') else Node('name', (text,))
     if text == r'\emptyset':
       return Node('set', ())
     if text[1:] in tokens.FUNCTIONS and text[0] == '\\':
@@ -751,8 +708,7 @@ class _Parser:
     """Reads the index of a name, and the argument if it is a function."""
     if self._take('_'):
       name += '_' + self._index()
-    node = Node('name', (name,))
-    return self._call(node) or node
+    return self._call(Node('name', (name,)))
 
   def _index(self) -> str:
     """Returns an index as text without its braces."""
@@ -771,17 +727,17 @@ class _Parser:
         return ''.join(parts[1:]).lstrip('\\')
       parts.append(token.text)
 
-  def _call(self, node: Node) -> Node | None:
-    """Reads the argument of a letter, as in f(x) or P(2)."""
-    if node.op != 'name' or not self._is('(') or self._peek().spaced:
-      return None
+  def _call(self, node: Node) -> Node:
+    """Reads the argument of a name, as in f(x) or P(2), if it has one."""
+    if not self._is('(') or self._peek().spaced:
+      return node
     name = node.args[0]
     letter = name.rstrip("'").partition('_')[0]
     is_plain = _PLAIN_ARGUMENT.match(self._ahead(24))
     if letter in self._factors or not is_plain and (
         letter + '+' in self._factors or letter not in _APPLIED) or (
             letter in ('e', 'i', r'\pi') and "'" not in name):
-      return None
+      return node
     self._next()
     inside = self.answer()
     self._expect(')')
@@ -812,38 +768,26 @@ class _Parser:
       raise Unread('a decimal without braces')
     if token.kind == 'number':
       return number(int(self._first().text))  # \frac12 has 1 and 2
-    if token.kind in ('letters', 'mark') or token.text == r'\pi' or (
-        token.text in tokens.NAMES):
+    if token.kind in ('letters', 'mark') or token.text in tokens.NAMES:
       return Node('name', (self._first().text,))
     if token.text in (r'\sqrt', r'\frac', '('):
       return _scalar(self._atom())
     raise Unread('no argument')
 
-  def _fraction(self) -> Node:
-    if _DERIVATIVE.match(self._ahead(16)):
-      raise Unread('a derivative')
-    top = self._argument()
-    return _quotient(top, self._argument())
 
   def _root(self) -> Node:
     degree = number(2)
     if self._take('['):
       degree = _scalar(self._sum())
       self._expect(']')
-    if self._is('('):
-      self._next()
+    if self._take('('):
       inside = _scalar(self._sum())
       self._expect(')')
+    elif self._peek().kind == 'number':  # sqrt 12 has all digits under it
+      inside = self._number()
     else:
-      inside = self._root_argument()
+      inside = self._argument()
     return Node('root', (degree, inside))
-
-  def _root_argument(self) -> Node:
-    """Reads the argument of a root; 'sqrt 12' has all digits under it."""
-    token = self._peek()
-    if token.kind == 'number':
-      return self._number()
-    return self._argument()
 
   def _bracket(self, opening: str) -> Node:
     """Reads the content of parentheses or square brackets."""
@@ -947,21 +891,16 @@ class _Parser:
 
   def _accent(self, text: str) -> Node:
     r"""Reads an accent over a name or an expression."""
-    if self._is('{'):
-      start = self._at
-      names = []
-      self._next()
+    start, name = self._at, ''
+    if self._take('{'):
       while self._peek().kind in ('letters', 'mark'):
-        names.append(self._next().text)
-      if names and self._take('}'):
-        name = ''.join(names)
-        if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
-          name = ''.join(sorted(name))  # a segment
-        inside = Node('name', (name,))
-      else:
-        self._at = start
-        inside = _scalar(self._group())
+        name += self._next().text
+    if name and self._take('}'):
+      if re.fullmatch('[A-Z]{2}', name) and text == r'\bar':
+        name = ''.join(sorted(name))  # a segment
+      inside = Node('name', (name,))
     else:
+      self._at = start
       inside = self._argument()
     if inside.op == 'name':
       return self._indexed(f'{text} {inside.args[0]}')
@@ -984,22 +923,21 @@ class _Parser:
 
   def _environment(self, name: str) -> Node:
     """Reads a matrix, or a system of rows."""
-    rows, row = [], []
+    rows: list[list[Node]] = [[]]
     while not self._is(rf'\end{{{name}}}'):
       if self._is('&', '\\\\') and name not in _ROWS and (
-          not row or self._tokens[self._at - 1].text == '&'):
+          not rows[-1] or self._tokens[self._at - 1].text == '&'):
         raise Unread('an empty cell')
       if self._take('&'):
         continue
       if self._take('\\\\'):
-        rows.append(tuple(row))
-        row = []
+        rows.append([])
         continue
       if self._peek().kind == 'end':
         raise Unread('an environment has no end')
-      row.append(self.answer() if name in _ROWS else self._sum())
+      rows[-1].append(self.answer() if name in _ROWS else self._sum())
     self._next()
-    rows = [r for r in (*rows, tuple(row)) if r]
+    rows = [row for row in rows if row]
     if name in _ROWS and all(len(r) == 1 for r in rows):
       items = tuple(r[0] for r in rows)
       return items[0] if len(items) == 1 else Node('list', items)

@@ -147,8 +147,8 @@ def _bends(
   def at(x: float) -> float | None:
     with flint.ctx.workdps(evaluate.DIGITS):
       point = {**base, name: fractions.Fraction(x)}
-      found = _value_or_none(inside, point, False)
-    return None if found in (None, _OUTSIDE) else float(found.mid())
+      found = _value(inside, point, False)
+    return None if isinstance(found, Undefined) else float(found.mid())
 
   grid = sorted({*_GRID[::1 if len(base) == 1 else 3], *(
       b + d for b in known for d in (-.3, -.02, .02, .3))})
@@ -239,17 +239,12 @@ def _with_complex(point: Point, kinds: set[str]) -> Point:
           if name in _COMPLEX_NAMES else value for name, value in point.items()}
 
 
-_OUTSIDE = 'outside'
-
-
-def _value_or_none(node: Node, point: Point, is_complex: bool) -> Any | None:
-  """Returns a value, None, or `_OUTSIDE` of the domain."""
+def _value(node: Node, point: Point, is_complex: bool) -> Any:
+  """Returns a value, or the error of an expression that has none."""
   try:
     return evaluate.value(node, point, is_complex)
-  except evaluate.Outside:
-    return _OUTSIDE
-  except Undefined:
-    return None
+  except Undefined as error:
+    return error
 
 
 def _samples(
@@ -269,12 +264,12 @@ def _samples(
       if work > _WORK:
         raise Undefined('too long')
       with flint.ctx.workdps(evaluate.DIGITS):
-        x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
-      if x in (None, _OUTSIDE) or y in (None, _OUTSIDE):
+        x, y = (_value(node, point, is_complex) for node in (a, b))
+      errors = [v for v in (x, y) if isinstance(v, Undefined)]
+      if errors:
         # Several letters mostly stand for positive quantities.
-        is_one = not (x in (None, _OUTSIDE) and y in (None, _OUTSIDE))
-        if is_one and not is_complex and (
-            _OUTSIDE in (x, y) or 'abs' in kinds) and (
+        if len(errors) == 1 and not is_complex and (
+            isinstance(errors[0], evaluate.Outside) or 'abs' in kinds) and (
                 len(names) == 1 or all(v > 0 for v in point.values())):
           raise Undefined('one has no value')  # ln x is not ln |x|
         continue
@@ -325,8 +320,8 @@ def _surely(
   found: list[tuple[Any, Any]] = []
   with flint.ctx.workdps(evaluate.SURE):
     for point in points:
-      x, y = (_value_or_none(node, point, is_complex) for node in (a, b))
-      if x not in (None, _OUTSIDE) and y not in (None, _OUTSIDE):
+      x, y = (_value(node, point, is_complex) for node in (a, b))
+      if not isinstance(x, Undefined) and not isinstance(y, Undefined):
         found.append((x, y))
       if len(found) == count:
         return found

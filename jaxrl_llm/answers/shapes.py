@@ -16,12 +16,11 @@ _INFINITY, _REALS = regions.INFINITY, regions.REALS
 def shaped(node: Node) -> Node:
   """Returns a node in the shape that is compared."""
   op, args = node
-  if op in ('list', 'set', 'either', 'both'):
+  if op in ('list', 'set', 'either', 'both', 'cup'):
     return listed(op, [shaped(item) for item in args])
   if op == 'tuple':
     return Node(op, (args[0], tuple(map(shaped, args[1]))))
-  if op == 'cup':
-    return listed('cup', [shaped(part) for part in args])
+
   if op in ('setminus', 'cap'):
     return Node(op, tuple(map(shaped, args)))
   if op == 'relation':
@@ -53,14 +52,15 @@ def listed(op: str, items: Sequence[Node]) -> Node:
   for item in items:
     flat += item.args if item.op in ('pair', op) and item.op != 'set' else [
         item]
-  first = named(flat[0]) if flat else None
-  if first and op == 'list' and all(
-      named(i) is None and i.op != 'relation' or (named(i) or ('',))[0] == (
-          first[0]) for i in flat):
-    return Node('values', (
-        first[0], tuple((named(i) or ('', i))[1] for i in flat))) if len(
-            flat) > 1 else flat[0]
-  return Node(op, tuple(flat)) if len(flat) != 1 or op == 'set' else flat[0]
+  if len(flat) == 1 and op != 'set':
+    return flat[0]
+  if op == 'list' and flat:
+    values = [named(item) or ('', item) for item in flat]
+    first, _ = values[0]
+    if first and all(name == first or not name and item.op != 'relation'
+                     for name, item in values):
+      return Node('values', (first, tuple(value for _, value in values)))
+  return Node(op, tuple(flat))
 
 
 def _both_signs(node: Node) -> Node:
@@ -70,19 +70,18 @@ def _both_signs(node: Node) -> Node:
     return node
   if len({*signs}) < len(signs):
     raise Unread('several double signs')
-  return Node('pair', tuple(_signed(node, sign) for sign in (1, -1)))
+  return Node('pair', tuple(_signed(node, plus) for plus in ('pm', 'mp')))
 
 
-def _signed(node: Any, sign: int) -> Any:
-  """Replaces double signs by one of their signs."""
-  if isinstance(node, Node):
-    if node.op in ('pm', 'mp'):
-      inside = _signed(node.args[0], sign)
-      return inside if sign == (1 if node.op == 'pm' else -1) else negated(
-          inside)
-    return Node(node.op, _signed(node.args, sign))
-  return tuple(_signed(part, sign) for part in node) if isinstance(
-      node, tuple) else node
+def _signed(node: Node, plus: str) -> Node:
+  """Replaces double signs: by a plus those of one kind, the others by a minus.
+  """
+  def change(part: Node) -> Node:
+    if part.op not in ('pm', 'mp'):
+      return part
+    return part.args[0] if part.op == plus else negated(part.args[0])
+
+  return evaluate.rebuilt(node, change)
 
 
 def name_of(node: Node) -> str:
@@ -142,23 +141,18 @@ def _in(node: Node, name: str) -> Node:
       len(node.args[1]) == 2) else node
 
 
-_ORDERS = {'<': ('<', False), r'\le': ('<', True), '>': ('>', False),
-           r'\ge': ('>', True)}
-
 
 def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
   """Returns the interval that bounds of one name stand for, or None."""
-  if not all(sign in _ORDERS for sign in signs) or len(signs) > 2:
+  is_falling = set(signs) <= {'>', r'\ge'}
+  if not is_falling and not set(signs) <= {'<', r'\le'} or len(signs) > 2:
     return None
   names = [m.op == 'call' or m.op == 'name' and bool(evaluate.letters(m))
            for m in members]
   if names not in ([True, False], [False, True], [False, True, False]):
     return None
-  orders = [_ORDERS[sign] for sign in signs]
-  if len({order[0] for order in orders}) > 1:
-    return None
-  members, closed = list(members), [order[1] for order in orders]
-  if orders[0][0] == '>':
+  closed = [sign in (r'\le', r'\ge') for sign in signs]
+  if is_falling:
     members, closed, names = members[::-1], closed[::-1], names[::-1]
   name = name_of(members[names.index(True)])
   if len(members) == 3:
@@ -176,12 +170,8 @@ def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
 
 def renamed(node: Any, names: dict[str, Node]) -> Any:
   """Replaces names by nodes."""
-  if isinstance(node, Node):
-    if node.op == 'name':
-      return names.get(node.args[0], node)
-    return Node(node.op, renamed(node.args, names))
-  return tuple(renamed(part, names) for part in node) if isinstance(
-      node, tuple) else node
+  return evaluate.rebuilt(node, lambda part: names.get(
+      part.args[0], part) if part.op == 'name' else part)
 
 
 def form(node: Any) -> str:

@@ -148,20 +148,19 @@ FUNCTIONS = frozenset(
     'sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh '
     'cosh tanh coth sech csch arcsinh arccosh arctanh ln log lg exp gcd lcm '
     'max min deg arg Re Im sgn cis'.split())
-_GREEK = frozenset(
-    'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi '
-    'rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi '
-    'Sigma Upsilon Phi Psi Omega ell hbar'.split())
-NAMES = frozenset('\\' + name for name in _GREEK)
+NAMES = frozenset(
+    r'\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa '
+    r'\lambda \mu \nu \xi \pi \rho \sigma \tau \upsilon \phi \chi \psi \omega '
+    r'\Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega '
+    r'\ell \hbar'.split())
 # What these are without a backslash, as a run of letters of their own.
 _BARE = {
     **{name: '\\' + name for name in FUNCTIONS - {
-        'Re', 'Im', 'deg', 'arg', 'sec', 'min', 'max', 'lg'}},
-    'pi': r'\pi', 'infinity': r'\infty', 'infty': r'\infty', 'inf': r'\infty',
-    'oo': r'\infty', 'sqrt': r'\sqrt', 'theta': r'\theta',
-    'alpha': r'\alpha', 'beta': r'\beta', 'gamma': r'\gamma',
-    'lambda': r'\lambda', 'omega': r'\omega', 'asin': r'\arcsin',
-    'acos': r'\arccos', 'atan': r'\arctan', 'cbrt': r'\sqrt[3]'}
+        'Re', 'Im', 'deg', 'arg', 'sec', 'min', 'max', 'lg'} | {
+            *'pi infty sqrt theta alpha beta gamma lambda omega'.split()}},
+    'infinity': r'\infty', 'inf': r'\infty', 'oo': r'\infty',
+    'asin': r'\arcsin', 'acos': r'\arccos', 'atan': r'\arctan',
+    'cbrt': r'\sqrt[3]'}
 
 _TOKEN = re.compile(r'''
     (?P<number>[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.])|
@@ -258,7 +257,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 def _tokens(text: str) -> list[Token]:
   found, spaced, at = [], False, 0
   while at < len(text):
-    if (line := _LINE.match(text, at)) and text.startswith('\\\\', at):
+    if line := _LINE.match(text, at):
       found.append(Token('sign', r'\\', spaced))
       at, spaced = line.end(), False
       continue
@@ -320,10 +319,8 @@ def _command(
     if piece == r'\begin' and name == 'array':
       at = argument(text, at)[1]
     found.append(Token('sign', f'{piece}{{{name}}}', spaced))
-  elif piece.startswith('\\') or len(piece) > 1:
-    found.append(Token('sign', piece, spaced))
   else:
-    kind = 'letters' if piece.isalpha() else 'sign'
+    kind = 'letters' if piece.isalpha() else 'sign'  # \imath is i
     found.append(Token(kind, piece, spaced))
   return at
 
@@ -337,8 +334,7 @@ def _styled(
   name = content.replace(' ', '')
   if name in FUNCTIONS and (is_name or name not in ('min', 'sec', 'deg')):
     return [Token('sign', '\\' + name, spaced)]
-  if content.strip(', ').lower() in ('and', 'or', ''):
-    word = content.strip(', ').lower()
+  if (word := content.strip(', ').lower()) in ('and', 'or', ''):
     sign = word or (',' if ',' in content else '')
     return [Token('sign', sign, spaced)] if sign else []
   if re.fullmatch('[a-zA-Z]', content):
@@ -375,11 +371,11 @@ def argument(text: str, at: int) -> tuple[str, int]:
   if text[at] != '{':
     one = re.compile(r'\\(?:[a-zA-Z]+|.)|.', re.DOTALL).match(text, at)
     return (one[0], one.end()) if one else ('', at)
-  depth, start = 0, at
+  depth = 0
   for brace in re.compile(r'\\.|[{}]', re.DOTALL).finditer(text, at):
     depth += (brace[0] == '{') - (brace[0] == '}')
     if depth == 0:
-      return text[start + 1:brace.start()], brace.end()
+      return text[at + 1:brace.start()], brace.end()
   raise Unread('a brace has no end')
 
 

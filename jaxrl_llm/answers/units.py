@@ -198,11 +198,11 @@ def _one(name: str) -> str | None:
 
 _SMALL = frozenset('yes no odd even true false none all red one two six ten '
                    'dne zero four five nine both ann bob'.split())
-_NUMBERS = {word: i for i, word in enumerate(
+NUMBERS = {word: i for i, word in enumerate(
     'zero one two three four five six seven eight nine ten eleven twelve '
     'thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty'
     .split())}
-_COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *_NUMBERS, *(
+_COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *NUMBERS, *(
     'pi opposite lakh crore double triple inverse mod').split()]) - {'zero'}
 _SAME = {
     'no solutions': 'no solution', 'there is no solution': 'no solution',
@@ -310,6 +310,6 @@ def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
     return None
   if len(runs) == 1 and plain.lower() in tokens.FUNCTIONS | {'pi'}:
     return None
-  if plain.lower() in _NUMBERS:
-    return node('number', (_NUMBERS[plain.lower()],))
+  if plain.lower() in NUMBERS:
+    return node('number', (NUMBERS[plain.lower()],))
   return word(plain, node)

@@ -141,20 +141,25 @@ def _each(calls: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
         calls, 'verification', 'responses')]
 
 
-def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
-  """Submits a response; a failure to submit becomes an 'error' verdict."""
+def _called(
+    verifier: Callable[..., Any], *args: Any, **more: Any
+) -> tuple[Any, Verdict | None]:
+  """Calls a verifier; returns its result, or an 'error' verdict if it failed.
+  """
   try:
     with process_state.code():
-      return submit(*row)
+      return verifier(*args, **more), None
   except (ChildProcessError, VerifierError, KeyboardInterrupt):
     raise
-  except BaseException as e:
-    verdict = _failed(e)
-    return lambda: verdict
+  except BaseException as e:  # Nothing else may end the run.
+    return None, Verdict(
+        0.0, 'error', False, plain.error(e), trace=last_lines(e))
 
 
-def _failed(e: BaseException) -> Verdict:
-  return Verdict(0.0, 'error', False, plain.error(e), trace=last_lines(e))
+def _submitted(submit: Callable[..., Any], *row: Any) -> Callable[[], Verdict]:
+  """Submits a response; a failure to submit becomes an 'error' verdict."""
+  wait, failed = _called(submit, *row)
+  return (lambda: failed) if failed else wait
 
 
 def last_lines(error: BaseException) -> str:
@@ -217,13 +222,9 @@ def _judged(
   """Returns the verdicts of one call, or 'error' verdicts if it failed."""
   if not rows:
     return []
-  try:
-    with process_state.code():
-      verdicts = judge(*map(list, zip(*rows)), **more)
-  except (ChildProcessError, VerifierError, KeyboardInterrupt):
-    raise
-  except BaseException as e:
-    return [_failed(e)] * len(rows)
+  verdicts, failed = _called(judge, *map(list, zip(*rows)), **more)
+  if failed:
+    return [failed] * len(rows)
   if not isinstance(verdicts, (list, tuple)) or len(verdicts) != len(rows):
     raise VerifierError(
         f'judge of the task returned {plain.shown(verdicts)} for {len(rows)} '
@@ -241,23 +242,23 @@ def _number(value: Any) -> float | None:
 
 def _guarded(verify: Callable[[], Verdict]) -> Verdict:
   """Returns the verdict, or an 'error' verdict if the verifier failed."""
-  try:
-    with process_state.code():
-      verdict = verify()
-    reward = plain.number(verdict.reward)
-    if reward is None or not abs(reward) <= LARGEST:
-      raise ValueError(f'the reward is {plain.shown(verdict.reward)}')
-    # A kind is also the name of a metric.
-    return Verdict(
-        reward, plain.line(verdict.kind)[:_KIND] or 'none',
-        bool(verdict.valid), plain.text(verdict.detail),
-        plain.text(verdict.answer), plain.text(verdict.trace),
-        plain.line(verdict.blame), *(
-            {plain.line(name)[:_KIND]: convert(value)
-             for name, value in named.items()} for named, convert in (
-                 (verdict.rewards, _number), (verdict.logged, _number),
-                 (verdict.extra, lambda value: value))))
-  except (ChildProcessError, VerifierError, KeyboardInterrupt):
-    raise
-  except BaseException as e:  # Nothing else may end the run.
-    return _failed(e)
+  verdict, failed = _called(lambda: _plain(verify()))
+  return failed or verdict
+
+
+def _plain(verdict: Verdict) -> Verdict:
+  """Returns a verdict whose texts can be written, after a check of its numbers.
+  """
+  reward = plain.number(verdict.reward)
+  if reward is None or not abs(reward) <= LARGEST:
+    raise ValueError(f'the reward is {plain.shown(verdict.reward)}')
+  # A kind is also the name of a metric.
+  return Verdict(
+      reward, plain.line(verdict.kind)[:_KIND] or 'none',
+      bool(verdict.valid), plain.text(verdict.detail),
+      plain.text(verdict.answer), plain.text(verdict.trace),
+      plain.line(verdict.blame), *(
+          {plain.line(name)[:_KIND]: convert(value)
+           for name, value in named.items()} for named, convert in (
+               (verdict.rewards, _number), (verdict.logged, _number),
+               (verdict.extra, lambda value: value))))

@@ -84,9 +84,7 @@ def assembled(code: str, head: str, entry: str) -> str:
   return f'{before}\n{code}'
 
 
-@functools.lru_cache(1)
-def _executor(**options: Any) -> sandbox.Executor:
-  return sandbox.make(**options)
+_executor = functools.lru_cache(1)(sandbox.make)
 
 
 def judge(item: dict[str, Any]) -> dict[str, Any]:

@@ -111,16 +111,11 @@ def judge(
   share = sum(share for _, share in pairs) / len(pairs)
   said = '\n\n'.join('\n'.join(map(''.join, block)) for block in found)
   readable = KINDS.index(kind) >= KINDS.index('wrong_shape')
+  is_small = all(max(len(block), len(block[0])) <= LARGEST for block in found)
   return Verdict(
       share if partial else float(kind == 'correct'), kind,
       detail='' if kind == 'correct' else f'{share:.1%} of the cells are right',
-      answer=said if readable and _small(found) else '')
-
-
-def _small(found: Sequence[Sequence[Sequence[str]]]) -> bool:
-  """Returns whether no grid is larger than ARC's may be."""
-  return all(
-      len(block) <= LARGEST and len(block[0]) <= LARGEST for block in found)
+      answer=said if readable and is_small else '')
 
 
 def turned(grid: Grid, number: int) -> list[list[int]]:

@@ -11,8 +11,6 @@ that runs the program: tests run in a second sandbox, see `guest/checker.py`.
 docs/sandbox.md says where each works, and which attacks it stops.
 """
 
-from typing import Any
-
 from jaxrl_llm.rewards.sandbox.protocol import (
   DEFAULTS,
   Executor,
@@ -43,17 +41,15 @@ def make(
     ValueError: the executor is not known, or does not work here. The message
       has the remedy.
   """
-  options: dict[str, Any] = {}
   if name == 'bubblewrap':
-    from jaxrl_llm.rewards.sandbox.bubblewrap import BubblewrapExecutor as kind
-  elif name == 'subprocess':
-    from jaxrl_llm.rewards.sandbox.unsafe import SubprocessExecutor as kind
-    options = {'allow_unsafe': allow_unsafe}
-  elif name == 'remote':
-    from jaxrl_llm.rewards.sandbox.remote import RemoteExecutor as kind
-    options = {'address': address, 'token_file': token}
-  else:
-    raise ValueError(
-        f'The sandbox {name!r} is not known: use bubblewrap, subprocess or '
-        'remote.')
-  return kind(**options)
+    from jaxrl_llm.rewards.sandbox.bubblewrap import BubblewrapExecutor
+    return BubblewrapExecutor()
+  if name == 'subprocess':
+    from jaxrl_llm.rewards.sandbox.unsafe import SubprocessExecutor
+    return SubprocessExecutor(allow_unsafe=allow_unsafe)
+  if name == 'remote':
+    from jaxrl_llm.rewards.sandbox.remote import RemoteExecutor
+    return RemoteExecutor(address=address, token_file=token)
+  raise ValueError(
+      f'The sandbox {name!r} is not known: use bubblewrap, subprocess or '
+      'remote.')

@@ -9,6 +9,7 @@ calls that programs do not need are refused if the package pyseccomp is there.
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,11 +107,13 @@ def _started(
       arguments += ['--size', str(int(limits.disk)), '--tmpfs', path]
     for name, data in guest.files.items():
       arguments += ['--file', given(data), os.path.join(_FOLDER, name)]
+    # Before 5.14, Linux counts all processes of the user for RLIMIT_NPROC, not
+    # those of the namespace, and a limit would hit the others.
+    is_own = _version(os.uname().release) >= (5, 14)
     command = [
         *bwrap, *arguments, '--chdir', _FOLDER, '--remount-ro', '/', '--',
-        *local.command(
-            guest, _FOLDER, _CODE, limits,
-            limits.processes if _counts_by_namespace() else -1)]
+        *local.command(guest, _FOLDER, _CODE, limits,
+                       limits.processes if is_own else -1)]
     try:
       one = guest.kind(
           command, stdin=stdin, limits=limits, descriptors=inherited,
@@ -137,7 +140,8 @@ def _fixed_arguments(bwrap: str) -> list[str]:
       '--unshare-uts', '--unshare-cgroup-try', '--die-with-parent',
       '--new-session', '--cap-drop', 'ALL', '--uid', '65534', '--gid', '65534',
       '--hostname', 'sandbox', '--clearenv', '--setenv', 'PYTHONHASHSEED', '0']
-  if _at_least(bwrap, (0, 8)):
+  said = subprocess.run([bwrap, '--version'], capture_output=True, text=True)
+  if _version(said.stdout) >= (0, 8):
     arguments.append('--disable-userns')
   libraries = sysconfig.get_path('stdlib')
   seen = []
@@ -164,24 +168,10 @@ def _shared() -> str:
   return path if os.path.isfile(path) else os.path.join(folder, name)
 
 
-def _at_least(bwrap: str, version: tuple[int, int]) -> bool:
-  """Returns whether bubblewrap has a version or a later one."""
-  said = subprocess.run([bwrap, '--version'], capture_output=True, text=True)
-  try:
-    return tuple(map(int, said.stdout.split()[-1].split('.')[:2])) >= version
-  except (IndexError, ValueError):
-    return False
-
-
-def _counts_by_namespace() -> bool:
-  """Returns whether Linux counts processes for RLIMIT_NPROC by namespace.
-
-  Before 5.14 it counts all of the user's, and a limit would hit the others.
-  """
-  try:
-    return tuple(map(int, os.uname().release.split('.')[:2])) >= (5, 14)
-  except ValueError:
-    return False
+def _version(text: str) -> tuple[int, ...]:
+  """Returns the first two numbers of a version; () if there are none."""
+  found = re.search(r'(\d+)\.(\d+)', text)
+  return tuple(map(int, found.groups())) if found else ()
 
 
 def _filter() -> bytes:

@@ -11,6 +11,7 @@ a proxy with TLS.
 
 import argparse
 from concurrent import futures
+import contextlib
 import dataclasses
 import hmac
 import http.server
@@ -157,12 +158,8 @@ def main() -> None:
     raise SystemExit(str(error)) from None
   sys.stdout.write(f'Serving on {args.host}:{service.server_address[1]}.\n')
   sys.stdout.flush()
-  try:
+  with contextlib.suppress(KeyboardInterrupt), service:
     service.serve_forever()
-  except KeyboardInterrupt:
-    pass
-  finally:
-    service.server_close()
 
 
 if __name__ == '__main__':

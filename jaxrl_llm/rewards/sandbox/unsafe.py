@@ -5,7 +5,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
-from typing import ContextManager, Iterator
+from typing import Iterator
 
 from jaxrl_llm.rewards.sandbox import local, process
 from jaxrl_llm.rewards.sandbox.protocol import ProgramLimits, SandboxError
@@ -37,34 +37,27 @@ class SubprocessExecutor(local.LocalExecutor):
           'this machine has nothing to lose.')
     super().__init__()
 
+  @staticmethod
+  @contextlib.contextmanager
   def started(
-      self, guest: local.Guest, stdin: bytes, limits: ProgramLimits,
-  ) -> ContextManager[process.Process]:
+      guest: local.Guest, stdin: bytes, limits: ProgramLimits,
+  ) -> Iterator[process.Process]:
     """Starts a process; see `local.LocalExecutor`."""
-    return _started(guest, stdin, limits)
-
-
-@contextlib.contextmanager
-def _started(
-    guest: local.Guest, stdin: bytes, limits: ProgramLimits,
-) -> Iterator[process.Process]:
-  with _folder() as folder:
-    for name, data in guest.files.items():
-      path = pathlib.Path(folder, name)
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_bytes(data)
-    try:
-      # A limit of processes would count all of the user's.
-      one = guest.kind(
-          local.command(guest, folder, str(process.GUEST), limits, -1),
-          stdin=stdin, limits=limits, descriptors=guest.descriptors,
-          folder=folder)
-    except OSError as error:
-      raise SandboxError(f'Python cannot be started ({error})') from None
-    try:
-      yield one
-    finally:
-      one.close()
+    with _folder() as folder:
+      for name, data in guest.files.items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+      try:
+        # A limit of processes would count all of the user's.
+        one = guest.kind(
+            local.command(guest, folder, str(process.GUEST), limits, -1),
+            stdin=stdin, limits=limits, descriptors=guest.descriptors,
+            folder=folder)
+      except OSError as error:
+        raise SandboxError(f'Python cannot be started ({error})') from None
+      with contextlib.closing(one):
+        yield one
 
 
 @contextlib.contextmanager

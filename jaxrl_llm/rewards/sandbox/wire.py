@@ -108,19 +108,19 @@ def _bytes(text: Any) -> bytes:
   return base64.b64decode(_string(text), validate=True)
 
 
-def _string(value: Any) -> str:
-  if not isinstance(value, str):
-    raise ValueError('a text is missing')
+def _checked(value: Any, kind: type, called: str) -> Any:
+  if not isinstance(value, kind):
+    raise ValueError(f'{called} is missing')
   return value
+
+
+def _string(value: Any) -> str:
+  return _checked(value, str, 'a text')
 
 
 def _strings(value: Any) -> tuple[str, ...]:
-  if not isinstance(value, list):
-    raise ValueError('a list of texts is missing')
-  return tuple(map(_string, value))
+  return tuple(map(_string, _checked(value, list, 'a list of texts')))
 
 
 def _dict(value: Any) -> dict[str, Any]:
-  if not isinstance(value, dict):
-    raise ValueError('an object is missing')
-  return value
+  return _checked(value, dict, 'an object')

@@ -144,9 +144,7 @@ class Server:
 
   def do_convert(self, value, name):
     """Returns bool, len, str, repr, int or float of a value."""
-    kind = dict(bool=bool, len=len, str=str, repr=repr, int=int,
-                float=float)[name]
-    return kind(value), None
+    return getattr(builtins, name)(value), None
 
 
 def _text(error):
@@ -159,26 +157,19 @@ def _text(error):
 def main(program, reads, writes, seconds):
   """Loads the program at a path, then serves tests until the input ends."""
   channel = frames.PipeEnd(reads, writes)
-  null = os.open(os.devnull, os.O_RDWR)
-  for descriptor in (0, 1, 2):
-    os.dup2(null, descriptor)
-  module = type(sys)('__main__')
-  module.__file__ = program
-  sys.modules['__main__'] = module
-  sys.argv = [program]
-  with open(program, 'rb') as file:
-    source = file.read()
+  frames.silence()
+  module, source = frames.main_module(program)
   # An endless loop ends this process; honest programs do not touch the timer.
   signal.setitimer(signal.ITIMER_PROF, seconds)
-  fault = None
+  fault = code = None
   try:
-    exec(_compiled(source, program), module.__dict__)
-  except _Syntax as error:
-    fault = 'syntax_error', _text(error)
+    code = compile(source, program, 'exec', dont_inherit=True)
+    exec(code, module.__dict__)
   except MemoryError:
     fault = 'memory', ''
   except BaseException as error:
-    fault = 'exception', f'{type(error).__name__}: {_text(error)}'
+    fault = ('exception' if code else 'syntax_error',
+             f'{type(error).__name__}: {_text(error)}')
   signal.setitimer(signal.ITIMER_PROF, 0)
   channel.send(0, b'l', literals.dump(fault, str))
   try:
@@ -189,17 +180,6 @@ def main(program, reads, writes, seconds):
   except frames.Closed:
     pass
   os._exit(0)  # threads and atexit functions of the program are not awaited
-
-
-class _Syntax(Exception):
-  """Raised if Python cannot compile the program."""
-
-
-def _compiled(source, path):
-  try:
-    return compile(source, path, 'exec', dont_inherit=True)
-  except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
-    raise _Syntax(f'{type(error).__name__}: {error}') from None
 
 
 def _test(outer, number, program, seconds):

@@ -127,6 +127,11 @@ class Peer:
     return self._remotes.setdefault(number, Remote(self, number))
 
 
+def _conversion(name):
+  """Returns a method that asks for bool, len, ... of an object."""
+  return lambda self: self._ask('convert', name)
+
+
 class Remote:
   """An object in the program's sandbox."""
 
@@ -169,23 +174,8 @@ class Remote:
     peer, _ = object.__getattribute__(self, '_remote')
     return peer.ask('is_instance', value, self)[0] is True
 
-  def __bool__(self):
-    return self._ask('convert', 'bool')
-
-  def __len__(self):
-    return self._ask('convert', 'len')
-
-  def __str__(self):
-    return self._ask('convert', 'str')
-
-  def __repr__(self):
-    return self._ask('convert', 'repr')
-
-  def __int__(self):
-    return self._ask('convert', 'int')
-
-  def __float__(self):
-    return self._ask('convert', 'float')
+  __bool__, __len__, __str__, __repr__, __int__, __float__ = map(
+      _conversion, ('bool', 'len', 'str', 'repr', 'int', 'float'))
 
 
 def _reason(data):
@@ -284,13 +274,6 @@ def _of_error(error):
     return 'exception', type(error).__name__
 
 
-def _silent():
-  """Takes the standard streams from this process: a test may print."""
-  null = os.open(os.devnull, os.O_RDWR)
-  for descriptor in (0, 1, 2):
-    os.dup2(null, descriptor)
-
-
 def _test(outer, out, number, test, spec):
   """Does a test in a child; returns its verdict."""
   outer.send(number, b't')
@@ -300,7 +283,7 @@ def _test(outer, out, number, test, spec):
       os.setsid()
       outer.close()
       os.close(out.writes)
-      _silent()
+      frames.silence()
       frames.limit_cpu(spec['seconds'])
       verdict = _run(
           Peer(inner, number), spec['setup'], test, spec['entries'])
@@ -379,10 +362,8 @@ def serve(line, namespace):
 def _kill_rest(child, namespace):
   """Kills the processes of a child: all of the namespace, or its group."""
   try:
-    if namespace:
-      os.kill(-1, signal.SIGKILL)  # but this process and the first
-    else:
-      os.killpg(child, signal.SIGKILL)
+    # By -1 all but this process and the first.
+    os.kill(-1 if namespace else -child, signal.SIGKILL)
   except OSError:  # there is nothing
     pass
 

@@ -15,6 +15,7 @@ import _signal as signal  # signal itself imports enum: 10 ms a program
 import builtins
 import os
 import select
+import sys
 import time
 
 # Bytes of a frame. Larger results count as an error of the program.
@@ -109,11 +110,10 @@ def fork():
     Its process id, which is 0 in the child, and the channel to the other one.
   """
   down, up = os.pipe(), os.pipe()
+  mine, other = (up[0], down[1]), (down[0], up[1])
   child = os.fork()
-  if child:
-    mine, other = (up[0], down[1]), (down[0], up[1])
-  else:
-    mine, other = (down[0], up[1]), (up[0], down[1])
+  if not child:
+    mine, other = other, mine
   for end in other:
     os.close(end)
   return child, PipeEnd(*mine)
@@ -183,6 +183,24 @@ def end_child(child):
       pass
   _, status, usage = os.wait4(child, 0)
   return status, usage.ru_utime + usage.ru_stime
+
+
+def silence():
+  """Takes the standard streams from this process, which may print."""
+  null = os.open(os.devnull, os.O_RDWR)
+  for descriptor in (0, 1, 2):
+    os.dup2(null, descriptor)
+
+
+def main_module(path):
+  """Makes the program at a path `__main__`; returns the module and the source.
+  """
+  module = type(sys)('__main__')
+  module.__file__ = path
+  sys.modules['__main__'] = module
+  sys.argv = [path]
+  with open(path, 'rb') as file:
+    return module, file.read()
 
 
 def limit_cpu(seconds):

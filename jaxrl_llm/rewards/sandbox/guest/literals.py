@@ -14,6 +14,7 @@ _TYPES = {t.__name__: t for t in (
     frozenset, range, object, type)}
 _KEYS, _ITEMS = type({}.keys()), type({}.items())
 _WHOLE = slice(None)
+_CONTAINERS = {b'l': list, b't': tuple, b'S': set, b'Z': frozenset}
 
 
 def dump(value, other):
@@ -66,8 +67,7 @@ def _dump(value, other, put, depth):
 
 def _dump_container(value, kind, other, put, depth):
   """Writes a container, or the result of `other` for another object."""
-  for letter, base in ((b'l', list), (b't', tuple), (b'S', set),
-                       (b'Z', frozenset)):
+  for letter, base in _CONTAINERS.items():
     if issubclass(kind, base):
       return _dump_all(letter, [*base.__iter__(value)], other, put, depth)
   name = kind.__name__ if kind.__module__ in (
@@ -173,15 +173,14 @@ def _of_bytes(letter, data):
 
 def _of_values(letter, values):
   """Returns the container of some values."""
-  plain = {b'l': list, b't': tuple, b'S': set, b'Z': frozenset}.get(letter)
-  if plain:
-    return plain(values)
+  if letter in _CONTAINERS:
+    return _CONTAINERS[letter](values)
   if letter == b'r':
     return range(*values)
   if letter == b'R':
     import fractions
     return fractions.Fraction(*values)
-  if letter in b'K':
+  if letter == b'K':
     return dict.fromkeys(values).keys()
   if letter == b'Q':
     import collections

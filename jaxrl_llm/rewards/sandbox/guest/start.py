@@ -7,7 +7,6 @@ the open files, joined by commas; RLIMIT_CPU is in `frames.limit_cpu`, by test.
 """
 
 import os
-import sys
 
 
 def main(role, limits, file, *more):
@@ -34,13 +33,8 @@ def main(role, limits, file, *more):
   if role == 'run':
     import frames
     frames.limit_cpu(float(more[0]))
-    sys.argv = [file]
-    module = type(sys)('__main__')
-    module.__file__ = file
-    sys.modules['__main__'] = module
-    with open(file, 'rb') as source:
-      code = compile(source.read(), file, 'exec', dont_inherit=True)
-    exec(code, module.__dict__)
+    module, source = frames.main_module(file)
+    exec(compile(source, file, 'exec', dont_inherit=True), module.__dict__)
   elif role == 'checker':
     import checker
     checker.serve(*map(int, more))
