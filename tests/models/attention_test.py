@@ -160,7 +160,7 @@ def test_the_sampler_prefills_as_it_is_told():
   i32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
   run = functools.partial(
       generate_lib.generate, cfg=MODEL, sampler=generate_lib.SamplerConfig(
-          slots=1, max_response=4, attention='cudnn'))
+          slots=1, max_response=4, prefill_attention='cudnn'))
   params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), MODEL))
   with pytest.raises(ValueError, match="'cudnn' has no soft cap"):
     jax.eval_shape(

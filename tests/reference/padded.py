@@ -46,7 +46,7 @@ def stats(
         id_logprobs=at_ids(p, jnp.swapaxes(batch.top_ids, 1, 2)))
   if q is not None:
     # As many as any of the two uses.
-    count = max(cfg.actor.top_k, cfg.rejection.top_k if (
+    count = max(cfg.actor.distill_top_k, cfg.rejection.top_k if (
         cfg.rejection and batch.top_ids is not None) else 0)
     top, ids = jax.lax.top_k(p, count)
     fixed = jax.lax.stop_gradient(p)

@@ -269,13 +269,13 @@ def _evaluation(config):
 
 
 def test_an_evaluation_in_rounds(monkeypatch):
-  seen, original = [], generate_lib.SamplerConfig
+  seen, original = [], generate_lib.SamplerConfig.__post_init__
 
-  def watched(**options):
-    seen.append(options['prefill_prompts'])
-    return original(**options)
+  def watched(self):
+    seen.append(self.prefill_prompts)
+    original(self)
 
-  monkeypatch.setattr(generate_lib, 'SamplerConfig', watched)
+  monkeypatch.setattr(generate_lib.SamplerConfig, '__post_init__', watched)
   one, *others = (
       _evaluation(tiny.load(sampling__prefill_prompts=rounds))
       for rounds in (None, 3, 99))

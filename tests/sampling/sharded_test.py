@@ -43,7 +43,8 @@ def _on_meshes(shapes):
       rng.integers(1, 9, 42).astype(np.int32))
   sampler = generate_lib.SamplerConfig(
       slots=4, max_response=8, stop_ids=(3,), tempered=True)
-  splash = dataclasses.replace(sampler, attention='splash_interpreted')
+  splash = dataclasses.replace(
+      sampler, prefill_attention='splash_interpreted')
   # Without LLVM's optimisations: they are most of the time to compile.
   jit = lambda f, *args, sampler=sampler: jax.jit(
       functools.partial(f, *args, cfg=_CFG, sampler=sampler),
