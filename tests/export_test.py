@@ -308,7 +308,7 @@ def test_what_opens_the_folder_ends_a_response_as_the_run_did(
   c.update({'sampling': {'stop': stop}, 'model': {'hf': str(base)}})
   params = transformer.init(jax.random.key(0), config.model_config(c))
   monkeypatch.setattr(
-      export, 'parameters', lambda *_: (params, config.model_config(c), 3))
+      export_job, 'parameters', lambda *_: (params, config.model_config(c), 3))
   export.export(c, tmp_path / 'out')
   found = transformers.GenerationConfig.from_pretrained(tmp_path / 'out')
   assert (found.eos_token_id, found.top_k) == (ids, 7)
@@ -323,7 +323,7 @@ def test_a_gguf_file(origin, tmp_path, monkeypatch):
   (tmp_path / 'run' / 'config.json').write_text(config.to_json(c))
   params = transformer.init(jax.random.key(0), config.model_config(c))
   monkeypatch.setattr(
-      export, 'parameters', lambda *_: (params, config.model_config(c), 3))
+      export_job, 'parameters', lambda *_: (params, config.model_config(c), 3))
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   out = tmp_path / 'out'
   program(monkeypatch, f'--workdir={tmp_path}/run', f'--out={out}',

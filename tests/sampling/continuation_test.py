@@ -238,8 +238,6 @@ def test_one_program_whose_caches_are_updated_in_place():
 def test_errors_name_the_field():
   with pytest.raises(ValueError, match='record_experts=True'):
     SamplerConfig(slots=1, max_response=1, continues=True, record_experts=True)
-  with pytest.raises(ValueError, match='continue_chunk=0'):
-    SamplerConfig(slots=1, max_response=1, continue_chunk=0)
   for requests, options in (
       (plain._requests(), dict(continues=True)),
       (_new(plain._requests()), dict(continues=False))):

@@ -164,11 +164,6 @@ def test_sums_before_the_scale_do_not_overflow_float16():
       transformer._dense(x, layer, 'q'), 64.0, rtol=2.0 ** -9)
 
 
-def test_an_unknown_kind_is_named():
-  with pytest.raises(ValueError, match="kv='int4' is not a quantised type: "):
-    SamplerConfig(slots=1, max_response=1, kv='int4')
-
-
 def _on_meshes(shapes):
   """Returns tokens and log-probs of the same requests on meshes."""
   results, cfg = [], sharded_test._CFG
