@@ -57,7 +57,7 @@ class Wave(NamedTuple):
 def recorded(patch, count, **fields):
   """Takes steps and records their updates; returns parts, fixed and waves."""
   plain = stage_runs.judged(stage_runs.parts_of(**fields))
-  choose, select = plain.stages
+  choose, select, _ = plain.stages
   now = {}  # the table, the rows of the mini-batch, the number of the round
   updates, after = [], []
 

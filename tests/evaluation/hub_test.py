@@ -11,6 +11,7 @@ import pytest
 
 from jaxrl_llm import config, export
 from jaxrl_llm.evaluation import hub
+from jaxrl_llm.jobs import export as export_job
 from jaxrl_llm.models import transformer
 from tests.helpers import devices, tiny
 
@@ -140,7 +141,7 @@ def push(tmp_path, monkeypatch):
   (tmp_path / 'run' / 'config.json').write_text(config.to_json(c))
   made = transformer.init(jax.random.key(0), config.model_config(c))
   monkeypatch.setattr(
-      export, 'parameters', lambda *_: (made, config.model_config(c), 3))
+      export_job, 'parameters', lambda *_: (made, config.model_config(c), 3))
   def push(api, *args, token='hf_x'):
     monkeypatch.setattr(hub, 'huggingface_hub', types.SimpleNamespace(
         HfApi=api, get_token=lambda: token,
