@@ -1,1 +1,1 @@
-"""What every part may use, and what imports no other part."""
+"""Modules that every part may use. They import no other part."""

@@ -46,7 +46,7 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
   numbers = {} if config.off_policy == 'none' else _numbers(
       RejectionBounds, config[config.off_policy])
-  of_actor = {} if not methods.has_actor(config) else _numbers(
+  of_actor = {} if methods.actor(config) is None else _numbers(
       ActorNumbers, config.actor) | methods.actor_importance(config)[1]
   return loss_lib.LossParams(
       **_numbers(LossWeights, config.loss),

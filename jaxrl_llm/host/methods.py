@@ -26,7 +26,7 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
     return None
   return config_lib.as_section(
       rejection_lib.Rejection, config[config.off_policy],
-      decoupled=has_actor(config))
+      decoupled=config_lib.has_actor(config_lib.flatten(config)))
 
 
 def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
@@ -49,14 +49,9 @@ def has_turns(config: ConfigDict) -> bool:
   return 'max_turns' in config.task
 
 
-def has_actor(config: ConfigDict) -> bool:
-  """Returns whether the actor is another model than the policy."""
-  return bool(config.actor.model.hf or config.actor.model.preset)
-
-
 def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
   """Returns how an actor that is another model learns; None without one."""
-  if not has_actor(config):
+  if not config_lib.has_actor(config_lib.flatten(config)):
     return None
   return config_lib.as_section(
       actor_lib.Training, config.actor,

@@ -1,4 +1,4 @@
-"""What a run needs beside its rewards: made once, when it is built."""
+"""Needs of a run beside its rewards: one value, made when the run is built."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ from jaxrl_llm.types import Curriculum, Selection
 
 
 class Needs(NamedTuple):
-  """What the methods of a run need; each is an array of the rows, or weights.
+  """Needs of a run's methods: columns of its rows, and weights.
+
+  A bool says whether there is one; a number is its size, 0 for none.
 
   Attributes:
     updates_per_round: optimiser steps of a round.
@@ -21,14 +23,13 @@ class Needs(NamedTuple):
       updates.
     z: normaliser of the rejection, computed by `Learner.score`.
     identity: names of the rows, which seed the rejection's noise.
-    top_scored: likeliest tokens of the sampler that `Learner.score` needs, 0
-      for none.
-    top_updated: those that updates need.
+    top_scored: likeliest tokens of the sampler that `Learner.score` needs.
+    top_updated: likeliest tokens of the sampler that updates need.
     behaviour_params: a copy of the parameters that sampled the rows, in
       updates.
     temperature: the temperature of each row: it may differ in a batch.
     turns: which tokens the model wrote itself: an environment answers it.
-    rewards: rewards that the advantage gets each by itself, 0 for none.
+    rewards: rewards that the advantage gets each by itself.
     experts: form of the experts that the sampler records, or None.
   """
   updates_per_round: int
@@ -49,7 +50,7 @@ class Needs(NamedTuple):
 
 def of(
     config: ConfigDict, curriculum: Curriculum, selection: Selection) -> Needs:
-  """Returns what a run needs.
+  """Returns the needs of a run.
 
   The first update after a rollout is made by the old policy itself. Later ones,
   and those on rows of an earlier step, need its log-probs from `Learner.score`:
@@ -80,7 +81,7 @@ def of(
     return rejection.top_k if rejection and wanted else 0
 
   return Needs(
-      per_round, updates,
+      updates_per_round=per_round, updates_per_step=updates,
       old_logprobs=old, anchor=config.loss.kl_coef > 0,
       actor_logprobs=old and actor is not None and actor.ppo, z=z,
       identity=rejection is not None,

@@ -451,7 +451,7 @@ class Output(NamedTuple):
 
 @dataclasses.dataclass
 class Notes:
-  """What a run knows beside its state. A checkpoint keeps it, JSON-able.
+  """Facts about a run beside its state. A checkpoint keeps them as JSON.
 
   Attributes:
     start: estimates of the evaluation before the first step; None before it.

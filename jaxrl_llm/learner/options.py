@@ -162,7 +162,7 @@ class RejectionBounds:
 
 @dataclasses.dataclass(frozen=True)
 class ActorChoices:
-  """How an actor that is another model learns.
+  """Learning of an actor that is another model.
 
   Attributes:
     ppo: train the actor by PPO on its responses; without this and actor.distill
