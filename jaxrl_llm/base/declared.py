@@ -8,15 +8,15 @@ The type is bool, int, float, str, a tuple of one of them, `| None`, or a
   '(0, 1]'     interval that the value (or each of a tuple) must lie in
   'schedule'   a whole number, or step:value pairs such as 0:8,1500:1; the
                function gets the value of the step, traced
-  'free'       another value is allowed when a run goes on
-  'problems'   another value chooses other problems of a task: an evaluation
-               keeps its responses
-  a tuple      what another value changes, of AFFECTS
+  'free'       a run may go on with another value
+  'problems'   another value gives a task other problems, each judged as before:
+               an evaluation keeps the responses that it has
+  a tuple      effects of another value, from AFFECTS
 
 The meaning is the name's entry in the docstring, in the section Args of a
 function or Attributes of a dataclass. A parameter that is annotated with a
 dataclass stands for the fields of the dataclass; the function gets an instance.
-Parameters that the run passes are no fields.
+Parameters that the run itself passes, such as rewards, are not fields.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class Field(NamedTuple):
       as '(0, 1]'; '' for any.
     choices: the known values; () for any. A field of kind `own_code.Name` also
       takes a function of the user's.
-    affects: what another value changes, of AFFECTS; () is nothing that lasts:
+    affects: effects of another value, from AFFECTS. () has no lasting effect:
       where the run writes, how often, on which devices.
     chosen_by: field that chooses the plug of which this is a hyperparameter, or
       ''.

@@ -19,14 +19,14 @@ class PlugField:
     registry: () -> `known`, which may import JAX.
     given: what the run passes by position.
     keywords: what the run passes by name, to a function that takes it.
-    prefix: of the fields of the hyperparameters; '' for a section of the plug's
-      name.
-    shared: whether a field that two plugs have is the same thing, so that it
-      keeps its value when another plug is chosen.
-    affects: what another value of a hyperparameter changes, if its declaration
-      says nothing.
-    of_module: (name, module) -> plug of a module that has no `create`; None if
-      it is none.
+    prefix: beginning of the names of the hyperparameters' fields; '' for the
+      plug's own name and a dot.
+    shared: whether fields of the same name mean the same in all plugs, and keep
+      their value when another plug is chosen.
+    affects: effects of another value, for hyperparameters without a note about
+      it.
+    of_module: (name, module) -> plug of a module without `create`, or None if
+      the module cannot be one.
   """
   field: str
   registry: Callable[[], Mapping[str, Any]]

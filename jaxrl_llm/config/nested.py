@@ -13,7 +13,7 @@ from jaxrl_llm.config.table import table
 
 Flat = dict[str, Any]
 
-# Names that saved configs have of examples, which were parts of other folders.
+# Former names of the examples, in saved configs, and today's.
 _MOVED = {
     'arc_mini': 'jaxrl_llm.examples.arc_mini',
     'arithmetic': 'jaxrl_llm.examples.arithmetic',
@@ -210,9 +210,9 @@ def flatten(config: ConfigDict | Mapping[str, Any]) -> Flat:
 
 
 def current(saved: ConfigDict | Mapping[str, Any]) -> Flat:
-  """Returns the fields of a saved config by the names that they have now.
+  """Returns the fields of a saved config, with today's names.
 
-  So are the examples that it names.
+  Fields and examples that were renamed since get their new names.
   """
   flat = {
       name.replace('warm_start.', 'sft.', 1)
@@ -224,7 +224,7 @@ def current(saved: ConfigDict | Mapping[str, Any]) -> Flat:
 
 
 def _now(value: Any) -> Any:
-  """Returns the name now of an example, or of each of several."""
+  """Returns today's name of an example; of a tuple, that of each."""
   if isinstance(value, tuple):
     return tuple(map(_now, value))
   return _MOVED.get(value, value) if isinstance(value, str) else value

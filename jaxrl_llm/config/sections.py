@@ -1,8 +1,16 @@
 """Sections of a config: the one declaration of each field.
 
-Those that only the host reads stand here; those of device code stand beside it.
-`base.declared` has the notes of their fields, and `table` the whole: it adds
-the fields of the models, and the hyperparameters of what a config chooses.
+A field is declared in one of three places:
+
+  this file                     fields that only the host reads
+  learner/options.py,           fields that device code takes; `loss.behaviour`,
+  sampling/options.py           `optimizer.b2`, `sampling.top_p`
+  the function of a plug        its hyperparameters; `loss.clip_high` is a
+                                parameter of each objective, `task.path` a field
+                                of each task's options
+
+`SECTIONS` lists the dataclasses; `table` adds the plugs' hyperparameters and
+the fields of models. `base.declared` explains the notes of a field.
 """
 
 import dataclasses
@@ -289,9 +297,9 @@ class Section(NamedTuple):
   Attributes:
     name: its name in the config; '' for fields without one.
     declared: dataclass of its fields.
-    affects: what another value of a field changes, if the field says nothing.
-    choice: what the config has to choose, so that the section is there; '' for
-      nothing.
+    affects: effects of another value, for fields without a note about it.
+    choice: choice of the config that adds the section, such as
+      'off_policy=jackpot'; '' for a section of every config.
   """
   name: str
   declared: type
@@ -335,13 +343,13 @@ SECTIONS = (
 
 
 def as_section(cls: type, *sections: Any, **more: Any) -> Any:
-  """Makes a dataclass from the fields of a config's sections that it has.
+  """Fills a dataclass with the fields of the same names in a config.
 
   Args:
-    cls: the dataclass, such as a part of a section or a class with it as its
-      base.
-    *sections: of the config.
-    **more: other fields, or those with another value.
+    cls: the dataclass: a part of a section, or a class that inherits from one.
+    *sections: sections of the config.
+    **more: fields that no section has, and values to use in place of the
+      config's.
   """
   names = [one.name for one in dataclasses.fields(cls) if one.name not in more]
   return cls(**more, **{

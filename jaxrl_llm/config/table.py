@@ -124,7 +124,7 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
 
 
 def elsewhere(name: str) -> str:
-  """Returns the choice with which a name is a field, such as 'selection=cbs'.
+  """Returns the choice that would add a field, such as 'selection=cbs'.
 
   Args:
     name: dotted, or a section.

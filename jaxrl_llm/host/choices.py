@@ -22,7 +22,10 @@ from jaxrl_llm.learner.options import (
 
 
 def _numbers(cls: type, given: ConfigDict) -> dict[str, np.float32]:
-  """Returns the fields of a dataclass that a section gives a number."""
+  """Returns the numbers of a section under the names of a dataclass's fields.
+
+  Fields that are None are left out.
+  """
   names = [field.name for field in dataclasses.fields(cls)]
   return {name: np.float32(given[name]) for name in names
           if given[name] is not None}

@@ -31,7 +31,7 @@ class LoraOptions:
 
 @dataclasses.dataclass(frozen=True)
 class LossChoices:
-  """Functions of the loss; other ones compile another program.
+  """Functions of the loss. Each choice compiles a program of its own.
 
   Attributes:
     objective: surrogate loss of a token.
@@ -114,7 +114,7 @@ class PassOptions(Execution):
 
 @dataclasses.dataclass(frozen=True)
 class RejectionChoices:
-  """Choices of the rejection; other ones compile another program.
+  """Choices of the rejection. Each compiles a program of its own.
 
   Attributes:
     target: policy to learn from: p_new (the one in training) or p_ref (the one
@@ -150,8 +150,8 @@ class RejectionBounds:
   Attributes:
     lam: a token is kept with probability target / (lam behaviour), at most 1; a
       smaller one keeps more.
-    c1: bound of that weight, in place of loss.importance; with another
-      loss.importance, that bounds it.
+    c1: bound of the weight of jackpot.weight; loss.importance, if it is set,
+      bounds the weight instead.
     c2: bound of old over new probability, with jackpot.target=p_new: just above
       1 + loss.clip_high.
   """
@@ -202,7 +202,7 @@ class LossOptions(LossWeights, LossChoices):
   Attributes:
     behaviour: the sampler's log-prob in the ratio of importance: tempered
       (before top-k, top-p and min-p, as in training: equal policies have weight
-      1) or sampled (after: they have the probability kept).
+      1) or sampled (after them: at most 1).
     replay_experts: record the experts that the sampler chooses, and use them in
       training in place of the routers' own choice: rounding and quantised
       weights then change no choice; for models with experts.

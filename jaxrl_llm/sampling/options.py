@@ -33,7 +33,7 @@ class DrawNumbers:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeOptions:
-  """Choices of decoding; other ones compile another program.
+  """Choices of decoding. Each compiles a program of its own.
 
   Attributes:
     kv: type of the keys and values that decoding keeps for a step's responses:
