@@ -171,8 +171,8 @@ def tests_of(path: pathlib.Path, wide: int) -> list[list[str]]:
     wide: most files that do not import it themselves.
   """
   uses = {file.relative_to(ROOT): imported(file.relative_to(ROOT))
-          for folder in ('tests', 'jaxrl_llm')
-          for file in sorted((ROOT / folder).rglob('*.py'))}
+          for files in ('tests/**/*_test.py', 'jaxrl_llm/**/*.py')
+          for file in sorted(ROOT.glob(files))}
   tests = [file for file in uses if file.name.endswith('_test.py')]
   folder, stem = path.parent.relative_to('jaxrl_llm'), path.stem
   own = [file for file in tests if (
