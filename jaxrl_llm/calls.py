@@ -57,7 +57,7 @@ _OF_SAMPLER = {
 _OF_LEARNER = {
     'steps': '', 'drop_zero_advantage': '', 'sampling.temperature': '',
     'optimizer.': '', 'learner.': '', 'loss.': ''}
-_CHOOSING = 'objective', 'importance'  # Other options depend on them.
+_CHOOSING = 'objective', 'importance', 'term'  # Other options depend on them.
 
 
 class Batch(NamedTuple):
@@ -271,7 +271,7 @@ class Sampler:
           parts.sample, weights, call, key, sampling, tokenizer=self.tokenizer,
           processes=parts.processes, policy_step=policy_step))
     self.calls += 1
-    free = RolloutTokens._make([None] * len(RolloutTokens._fields))
+    free = buffer.empty(0, parts.stages).tokens.without('score')
     rollouts, tokens = jax.tree.map(lambda *x: np.concatenate(x), *[
         (x.rollouts, buffer.tokens_of(
             x, np.asarray(x.rollouts.length), free, config)) for x in found])
@@ -354,7 +354,7 @@ class Learner:
     self._learning = rounds.Learning(
         parts.programs.learner,
         parts.replicate(choices.loss_params(parts.config)), start.frozen,
-        start.anchor, False, parts.config, parts.processes)
+        start.anchor, parts.stages.needs, parts.config, parts.processes)
     sampler.follow(self)
 
   @process_state.narrow()
@@ -419,17 +419,18 @@ class Learner:
     """Adds log-probs that the loss needs and the batch lacks."""
     tokens, parts = batch.tokens, self.parts
     needed = {'old_logprobs': old,
-              'anchor_logprobs': parts.stages.needs.anchor}
+              'anchor_logprobs': 'anchor_logprobs' in (
+                  parts.stages.needs.columns)}
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = rounds.with_scores(
-        self._learning, table, tokens._replace(**asked),
+        self._learning, table, tokens.replace(**asked),
         rounds.masked_indices(
             batch.trained, programs.scored_rows(parts.programs)),
         (self.state.params,))
-    return batch._replace(tokens=tokens._replace(
+    return batch._replace(tokens=tokens.replace(
         **{name: getattr(scored, name) for name in missing}))
 
   def _table(self, batch: Batch) -> Table:
@@ -453,10 +454,10 @@ class Learner:
     known: dict[Any, int] = {}
     group = [known.setdefault((int(n), ids.tobytes()), len(known))
              for n, ids in zip(tokens.prompt_length, tokens.prompt)]
-    table = buffer.empty(rows, config, self.parts.stages).table
+    table = buffer.empty(rows, self.parts.stages).table
     if table.temperature is not None:
       table.temperature[:] = batch.temperature
-    return table._replace(
+    return table.replace(
         group=np.array(group, np.int64), trained=batch.trained,
         advantage=batch.advantages, policy_step=batch.policy_step,
         prompt_length=tokens.prompt_length, length=tokens.length,

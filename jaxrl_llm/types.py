@@ -6,7 +6,9 @@ row for ever.
 
 Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
 response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
-of a row, N samples of a group, D width, V vocabulary, H heads.
+of a row, N samples of a group, D width, V vocabulary, H heads; and of columns,
+F reward functions, U turns, E numbers of a token's experts, I = 3 of
+`identity`.
 
 Every probability names its distribution. `tempered` is softmax(logits /
 temperature), as the sampler computes it. `behaviour` is the distribution that a
@@ -22,6 +24,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from flax import struct
 import jax
 import numpy as np
+
+from jaxrl_llm.base.columns import column, Rows
 
 Array = jax.Array
 
@@ -67,8 +71,7 @@ class Requests:
   match: Optional[Array] = None
 
 
-@struct.dataclass
-class Rollouts:
+class Rollouts(Rows):
   """Responses, in the order of their requests.
 
   Attributes:
@@ -99,70 +102,23 @@ class Rollouts:
   The tokens of a request that exist already count in `length`; all arrays
   [R, T] are 0 in their columns.
   """
-  tokens: Array
-  length: Array
-  logprobs: Array
-  entropy: Array
-  truncated: Array
-  problem_id: Array
-  sample: Array
-  policy_step: Array
-  tempered_logprobs: Optional[Array] = None
-  top_ids: Optional[Array] = None
-  top_logprobs: Optional[Array] = None
-  experts: Optional[Array] = None
-  match: Optional[Array] = None
-  generated: Optional[Array] = None
+  tokens = column(np.int32, 'T')
+  length = column(np.int32)
+  logprobs = column(np.float32, 'T')
+  entropy = column(np.float32, 'T')
+  truncated = column(bool)
+  problem_id = column(np.int32)
+  sample = column(np.int32)
+  policy_step = column(np.int32)
+  tempered_logprobs = column(np.float32, 'T', maker='sampler')
+  top_ids = column(np.int32, 'KT', maker='sampler')
+  top_logprobs = column(np.float32, 'KT', maker='sampler')
+  experts = column(None, 'SE', maker='sampler')
+  match = column(np.int32, maker='sampler')
+  generated = column(bool, 'T', maker='environment')
 
 
-@struct.dataclass
-class LearnerBatch:
-  """Rows to train on: the prompt, directly followed by the response.
-
-  Token t of row b's response is in column `prompt_length[b] + t` of `tokens`,
-  and is predicted by the column before.
-
-  Attributes:
-    tokens: [B, S] int32, prompt then response, right-padded.
-    prompt_length: [B] int32.
-    response_length: [B] int32; 0 for a filler row.
-    mask: [B, T] bool, response tokens that count in the loss.
-    behaviour_logprobs: [B, T] float32, as the sampler recorded them: before
-      truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
-    advantages: [B] float32.
-    old_logprobs: [B, T] float32 or None, from `LearnerPrograms.score`. With
-      None the update uses its own log-probs, which is exact for the first
-      update after a rollout.
-    anchor_logprobs: [B, T] float32 or None.
-    top_ids: [B, K, T] int32 or None, likeliest tokens of the actor.
-    top_logprobs: [B, K, T] float32 or None, their tempered log-probs.
-    z: [B, T] float32 or None, from `LearnerPrograms.score`.
-    identity: [B, 3] uint32 or None: seed of the run, group and sample.
-    actor_logprobs: [B, T] float32 or None, under the actor at the step of the
-      rollout, as the trainer computes it, if it is another model.
-    experts: [B, S, E] unsigned or None, experts that the tokens' routers are to
-      choose, from `experts.Record`.
-    temperature: [B] float32, at which each row was sampled and is trained on;
-      None where all have that of the loss.
-  """
-  tokens: Array
-  prompt_length: Array
-  response_length: Array
-  mask: Array
-  behaviour_logprobs: Array
-  advantages: Array
-  old_logprobs: Optional[Array] = None
-  anchor_logprobs: Optional[Array] = None
-  top_ids: Optional[Array] = None
-  top_logprobs: Optional[Array] = None
-  z: Optional[Array] = None
-  identity: Optional[Array] = None
-  actor_logprobs: Optional[Array] = None
-  experts: Optional[Array] = None
-  temperature: Optional[Array] = None
-
-
-class RolloutTokens(NamedTuple):
+class RolloutTokens(Rows, also=(Rollouts,)):
   """Tokens and log-probs of rollouts, all that an update needs, in NumPy.
 
   Attributes:
@@ -175,30 +131,24 @@ class RolloutTokens(NamedTuple):
     old_logprobs: [C, T] float32 or None, under the policy at the step of the
       rollout.
     anchor_logprobs: [C, T] float32 or None.
-    top_ids: [C, K, T] int32 or None, likeliest tokens of the actor.
-    top_logprobs: [C, K, T] float32 or None, their tempered log-probs.
     z: [C, T] float32 or None, normaliser of the kept probabilities.
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
-    experts: [C, S, E] unsigned or None, experts that the sampler chose.
-    generated: [C, T] bool or None, tokens that the model wrote; None: all.
+
+  Also those of `Rollouts` that the run needs.
   """
-  prompt: np.ndarray
-  prompt_length: np.ndarray
-  response: np.ndarray
-  length: np.ndarray
-  behaviour_logprobs: np.ndarray
-  old_logprobs: Optional[np.ndarray] = None
-  anchor_logprobs: Optional[np.ndarray] = None
-  top_ids: Optional[np.ndarray] = None
-  top_logprobs: Optional[np.ndarray] = None
-  z: Optional[np.ndarray] = None
-  actor_logprobs: Optional[np.ndarray] = None
-  experts: Optional[np.ndarray] = None
-  generated: Optional[np.ndarray] = None
+  prompt = column(np.int32, 'L')
+  prompt_length = column(np.int32, fill=1)
+  response = column(np.int32, 'T')
+  length = column(np.int32)
+  behaviour_logprobs = column(np.float32, 'T')
+  old_logprobs = column(np.float32, 'T', maker='score')
+  anchor_logprobs = column(np.float32, 'T', maker='score')
+  z = column(np.float32, 'T', maker='score')
+  actor_logprobs = column(np.float32, 'T', maker='score')
 
 
-class Table(NamedTuple):
+class Table(Rows):
   """Facts about rollouts, one row per sample, in NumPy.
 
   Rows are valid until the end of a wave, when those that no stage holds are
@@ -232,39 +182,72 @@ class Table(NamedTuple):
     probe: [C] bool, whether it belongs to an unbiased sample of its problem's
       responses. Metrics use these rows alone.
     shard: [C] int32, data shard that sampled it; its processes have the tokens.
-    rewards: [C, K] float32 or None, rewards of several functions, of which
+    separate: [C, F] float32 or None, rewards of several functions, of which
       `reward` is made; NaN where one does not count. None unless the advantage
       takes them.
     temperature: [C] float32 or None, at which it was sampled. None unless
       `sampling.temperature` is a schedule.
+    turn_start, turn_length: [C, U] int32 or None, first column and number of
+      the tokens that the model wrote in each turn; 0 behind the last one.
+    turn_rewards: [C, U] float32 or None, of the environment, 0 behind the last.
+    token_advantages: [C, T] float32 or None, advantages by token; 0 before its
+      round. Its `advantage` then sums them up.
   """
-  group: np.ndarray
-  sample: np.ndarray
-  problem: np.ndarray
-  policy_step: np.ndarray
-  reward: np.ndarray
-  valid: np.ndarray
-  prompt_length: np.ndarray
-  length: np.ndarray
-  generated: np.ndarray
-  truncated: np.ndarray
-  trained: np.ndarray
-  advantage: np.ndarray
-  group_mean: np.ndarray
-  group_std: np.ndarray
-  entropy: np.ndarray
-  clip_share: np.ndarray
-  usage: np.ndarray
-  round: np.ndarray
-  probe: np.ndarray
-  shard: np.ndarray
-  rewards: Optional[np.ndarray] = None
-  temperature: Optional[np.ndarray] = None
+  group = column(np.int64, fill=-1)
+  sample = column(np.int32)
+  problem = column(np.int32)
+  policy_step = column(np.int32)
+  reward = column(np.float32)
+  valid = column(bool)
+  prompt_length = column(np.int32, fill=1)
+  length = column(np.int32)
+  generated = column(np.int32)
+  truncated = column(bool)
+  trained = column(bool)
+  advantage = column(np.float32, fill=np.nan)
+  group_mean = column(np.float32, fill=np.nan)
+  group_std = column(np.float32, fill=np.nan)
+  entropy = column(np.float32)
+  clip_share = column(np.float32)
+  usage = column(np.int32)
+  round = column(np.int32, fill=-1)
+  probe = column(bool)
+  shard = column(np.int32)
+  separate = column(np.float32, 'F', np.nan, maker='verifier')
+  temperature = column(np.float32, fill=1, maker='run')
+  turn_start = column(np.int32, 'U', maker='run')
+  turn_length = column(np.int32, 'U', maker='run')
+  turn_rewards = column(np.float32, 'U', maker='environment')
+  token_advantages = column(np.float32, 'T', maker='advantage')
 
-  def at(self, rows: np.ndarray) -> 'Table':
-    """Returns the facts at rows [...]; 0 or False where a row is -1."""
-    return jax.tree.map(lambda x: np.append(
-        x, np.zeros((1, *x.shape[1:]), x.dtype), 0)[rows], self)
+
+class LearnerBatch(Rows, also=(RolloutTokens, Table)):
+  """Rows to train on: the prompt, directly followed by the response.
+
+  Token t of row b's response is in column `prompt_length[b] + t` of `tokens`,
+  and is predicted by the column before.
+
+  Attributes:
+    tokens: [B, S] int32, prompt then response, right-padded.
+    prompt_length: [B] int32.
+    response_length: [B] int32; 0 for a filler row.
+    mask: [B, T] bool, response tokens that count in the loss.
+    behaviour_logprobs: [B, T] float32, as the sampler recorded them: before
+      truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
+    advantages: [B] float32.
+    identity: [B, 3] uint32 or None: seed of the run, group and sample.
+
+  Also those of `RolloutTokens` and `Table` that the run needs. Without
+  `old_logprobs` the update uses its own log-probs, which is exact for the first
+  update after a rollout. Without `temperature` all rows have that of the loss.
+  """
+  tokens = column(np.int32, 'S')
+  prompt_length = column(np.int32)
+  response_length = column(np.int32)
+  mask = column(bool, 'T')
+  behaviour_logprobs = column(np.float32, 'T')
+  advantages = column(np.float32)
+  identity = column(np.uint32, 'I', maker='run')
 
 
 class AdvantageError(ValueError):

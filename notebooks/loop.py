@@ -57,8 +57,9 @@ def main(steps=61, show=print):
         text == str((digits[p] + 1) % 10) for p, text in zip(row, texts)])
     values = advantages.grpo(rewards.reshape(P, N)).reshape(-1)
     tokens = RolloutTokens(
-        prompts.tokens[row], prompts.length[row], rollouts.tokens,
-        rollouts.length, rollouts.logprobs)
+        prompt=prompts.tokens[row], prompt_length=prompts.length[row],
+        response=rollouts.tokens, length=rollouts.length,
+        behaviour_logprobs=rollouts.logprobs)
     batch = batches.learner_batch(
         tokens, np.arange(P * N), values, np.ones(P * N, bool))
     plan = learner.plan(row, batch.prompt_length, batch.response_length)

@@ -69,7 +69,7 @@ def wave(sizes):
       state, outcome = train.take_step(parts, state, fixed, timing.Timer())
   columns = {
       name: column[state.buffer.table.group >= 0].tolist()
-      for name, column in state.buffer.table._asdict().items()
+      for name, column in state.buffer.table.columns.items()
       if column is not None}
   return dict(
       tokens=[r.tokens.tolist() for r in watched.rollouts], picked=picked,

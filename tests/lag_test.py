@@ -149,11 +149,11 @@ def test_waves_arrive_whole_and_in_order():
     groups, samples = [(0, 0), (1, 3), (2, 8), (4, 16)][number % 4]
     rows = jax.tree.map(
         lambda x: rng.integers(0, 2, x.shape).astype(x.dtype),
-        buffer.empty(samples, config, made))
+        buffer.empty(samples, made))
     ask = GroupRequests(*(rng.integers(0, 2, groups).astype(kind) for kind in (
         np.int64, np.int32, np.int32, np.int32, bool)))
     sent.append((ask, rows))
-    flight, *arrived = buffer.exchange(flight, ask, rows, config, made)
+    flight, *arrived = buffer.exchange(flight, ask, rows, made)
     if number < 3:
       assert not len(arrived[0].group) and not len(arrived[1].table.group)
     else:
@@ -166,7 +166,7 @@ def test_without_a_lag_nothing_is_in_flight():
   config = tiny.load()
   made = stages.make_stages(config, 40)
   assert buffer.no_waves(config, made) == ()
-  assert buffer.exchange((), 'ask', 'rows', config, made) == (
+  assert buffer.exchange((), 'ask', 'rows', made) == (
       (), 'ask', 'rows')
 
 

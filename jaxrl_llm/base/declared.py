@@ -24,7 +24,7 @@ import inspect
 import re
 import types
 import typing
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Collection, Iterator, NamedTuple, Sequence
 
 from jaxrl_llm.base import own_code, schedules
 
@@ -138,9 +138,19 @@ def of_class(
       for field in dataclasses.fields(cls)]
 
 
+def parameters(
+    function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+  """Returns the parameters of a plug, whose name is for errors."""
+  try:
+    return [*inspect.signature(function).parameters.values()]
+  except Exception as error:  # a callable may be anything
+    raise ValueError(
+        own_code.failure(f'The signature of {name} fails', error)) from error
+
+
 def of_function(
-    function: Callable[..., Any], given: Sequence[str], keywords: Sequence[str],
-    name: str, **known: Any) -> Iterator[Field]:
+    function: Callable[..., Any], given: Sequence[str],
+    keywords: Collection[str], name: str, **known: Any) -> Iterator[Field]:
   """Yields the fields that a function's parameters declare.
 
   Args:
@@ -153,14 +163,14 @@ def of_function(
   Raises:
     ValueError: one has no default, or a type without a text form.
   """
+  taken = parameters(function, name)
   try:
-    parameters = list(inspect.signature(function).parameters.values())
     kinds = typing.get_type_hints(function, include_extras=True)
   except Exception as error:  # an annotation may be anything
     raise ValueError(
         own_code.failure(f'The signature of {name} fails', error)) from error
   said = meanings(function, 'Args')
-  for position, parameter in enumerate(parameters):
+  for position, parameter in enumerate(taken):
     kind = kinds.get(parameter.name)
     if dataclasses.is_dataclass(kind):
       yield from of_class(kind, name, struct=parameter.name, **known)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from types import ModuleType
 import typing
 from typing import Any, Callable, Mapping, NamedTuple
@@ -19,6 +18,8 @@ class PlugField:
     registry: () -> `known`, which may import JAX.
     given: what the run passes by position.
     keywords: what the run passes by name, to a function that takes it.
+    columns: names of columns of rows that a function may take by name; those
+      that it needs have no default, others have None.
     prefix: beginning of the names of the hyperparameters' fields; '' for the
       plug's own name and a dot.
     shared: whether fields of the same name mean the same in all plugs, and keep
@@ -32,6 +33,7 @@ class PlugField:
   registry: Callable[[], Mapping[str, Any]]
   given: tuple[str, ...]
   keywords: tuple[str, ...] = ()
+  columns: frozenset[str] = frozenset()
   prefix: str = ''
   shared: bool = False
   affects: tuple[str, ...] = (declared.WEIGHTS,)
@@ -53,6 +55,7 @@ class Plug(NamedTuple):
     function: the function.
     hyperparameters: name of each hyperparameter's field to the field.
     keywords: what it takes of `PlugField.keywords`.
+    columns: name of each column that it takes to whether it needs it.
     packaged: whether it is one of the package's own.
   """
   field: str
@@ -60,6 +63,7 @@ class Plug(NamedTuple):
   function: Callable[..., Any]
   hyperparameters: dict[str, declared.Field]
   keywords: tuple[str, ...]
+  columns: dict[str, bool]
   packaged: bool
 
   def guarded(self) -> Callable[..., Any]:
@@ -137,15 +141,22 @@ def _plug(
     packaged: bool) -> Plug:
   """Returns a plug whose fields, without a prefix, are in a section."""
   plug_name, fields = f'{takes.field}={name}', {}
+  parameters = declared.parameters(function, plug_name)
+  columns = {
+      one.name: one.default is one.empty
+      for one in parameters[len(takes.given):]
+      if one.name in takes.columns and one.default in (one.empty, None)}
   for one in declared.of_function(
-      function, takes.given, takes.keywords, plug_name, affects=takes.affects,
-      chosen_by=takes.field):
+      function, takes.given, {*takes.keywords, *columns}, plug_name,
+      affects=takes.affects, chosen_by=takes.field):
     if one.name == 'name':
       raise ValueError(
           f'Option name of {plug_name} has the name of the field that chooses '
           'it: rename it.')
     one = one._replace(name=f'{takes.prefix or f"{section}."}{one.name}')
     fields[one.name] = one
-  return Plug(takes.field, name, function, fields, tuple(
-      name for name in takes.keywords
-      if name in inspect.signature(function).parameters), packaged)
+  taken = {one.name for one in parameters}
+  return Plug(
+      takes.field, name, function, fields,
+      tuple(name for name in takes.keywords if name in taken), columns,
+      packaged)

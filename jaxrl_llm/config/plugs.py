@@ -15,17 +15,24 @@ meaning from the docstring.
       power: exponent of the centred reward.
     \"\"\"
 
+An advantage may also name columns of `types.Table`, and the functions of the
+loss those of `types.LearnerBatch`: a parameter without a default is a column
+that the run then makes, one with the default None a column if the run has it.
+
 Then `advantage=mine.py:sharper` has the field `sharper.power`. `base.declared`
 has the rules, PLUG_FIELDS the fields that take plugs.
 
   field             form of the function
   advantage         (rewards [P, N], *, where [P, N]) -> advantages [P, N], or
                     (advantages, metrics by name); `per_group`, if it takes it,
-                    leaves out scaling by the batch; `separate` [P, N, K] and
-                    `weights`, if it takes them, are the rewards of several
-                    functions, NaN where one does not count, and their factors
+                    leaves out scaling by the batch, and `weights` are the
+                    factors of several reward functions. With a parameter
+                    `turn` [P, N, T], the number of the turn of each token (-1
+                    where the model wrote none), advantages may be [P, N, T]
   loss.objective    (new, old, advantages, mask) -> ops.policy_losses.PolicyLoss
   loss.importance   (log_ratio, mask) -> weights [B, T]
+  loss.term         (new, old, entropy, mask) -> losses [B, T], which are added,
+                    or (losses, metrics by name)
   curriculum        (types.RunSizes) -> types.Curriculum
   selection         (types.RunSizes) -> types.Selection
   task.name         (tokenizer) -> tasks.Task
@@ -38,6 +45,7 @@ from jaxrl_llm.base import plug as plug_lib
 from jaxrl_llm.base.plug import Plug, PlugField
 from jaxrl_llm.curriculum import CURRICULA
 from jaxrl_llm.selection import SELECTIONS
+from jaxrl_llm.types import LearnerBatch, Table
 
 
 def _advantages() -> Mapping[str, Any]:
@@ -55,19 +63,29 @@ def _corrections() -> Mapping[str, Any]:
   return importance.CORRECTIONS
 
 
+# Columns that functions may name.
+OF_ADVANTAGE = frozenset({*Table.declared, 'turn'} - {
+    'reward', 'advantage', 'token_advantages', 'turn_start', 'turn_length'})
+OF_LOSS = frozenset({*LearnerBatch.declared} - {
+    'advantages', 'mask', 'token_advantages', 'prompt', 'response', 'length',
+    'generated', 'match', 'turn_start', 'turn_length'})
+
 PLUG_FIELDS = {takes.field: takes for takes in (
     PlugField('curriculum', lambda: CURRICULA, ('sizes',)),
     PlugField('selection', lambda: SELECTIONS, ('sizes',)),
     PlugField(
         'advantage', _advantages, ('rewards',),
-        ('where', 'per_group', 'separate', 'weights')),
+        ('where', 'per_group', 'weights'), OF_ADVANTAGE),
     tasks.PLUG_FIELD,
     PlugField(
         'loss.objective', _objectives, ('new', 'old', 'advantages', 'mask'),
-        prefix='loss.', shared=True),
+        columns=OF_LOSS, prefix='loss.', shared=True),
     PlugField(
         'loss.importance', _corrections, ('log_ratio', 'mask'),
-        prefix='loss.importance_', shared=True))}
+        columns=OF_LOSS, prefix='loss.importance_', shared=True),
+    PlugField(
+        'loss.term', lambda: {'none': lambda new, old, entropy, mask: new},
+        ('new', 'old', 'entropy', 'mask'), columns=OF_LOSS))}
 
 
 def known(field: str) -> Mapping[str, Any]:

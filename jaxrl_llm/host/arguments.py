@@ -53,7 +53,7 @@ def abstract(made: programs.Programs) -> Arguments:
   players = forward.Players.of(state)
   lora = config.lora.rank > 0
   anchor = None
-  if made.needs.anchor:
+  if 'anchor_logprobs' in made.needs.columns:
     # With LoRA, the anchor is the frozen model without adapters, unless SFT
     # has trained them.
     anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
@@ -113,33 +113,11 @@ def _batch(
     rows: B.
     updated: whether it is for `update`.
   """
-  config, needs = made.config, made.needs
-  top = needs.top_updated if updated else needs.top_scored
-  array = functools.partial(
-      jax.ShapeDtypeStruct, sharding=sharding.rows(made.learner_mesh))
-
-  def channel(wanted=True, kind=jnp.float32):
-    return array((rows, config.max_response), kind) if wanted else None
-
-  def likeliest(kind):
-    return array((rows, top, config.max_response), kind) if top else None
-
-  number = array((rows,), jnp.int32)
-  columns = config.max_prompt + config.max_response
-  return LearnerBatch(
-      tokens=array((rows, columns), jnp.int32),
-      prompt_length=number, response_length=number, mask=channel(kind=bool),
-      behaviour_logprobs=channel(), advantages=array((rows,), jnp.float32),
-      old_logprobs=channel(updated and needs.old_logprobs),
-      anchor_logprobs=channel(updated and needs.anchor),
-      top_ids=likeliest(jnp.int32), top_logprobs=likeliest(jnp.float32),
-      z=channel(updated and needs.z),
-      identity=array((rows, 3), jnp.uint32) if (
-          updated and needs.identity) else None,
-      actor_logprobs=channel(updated and needs.actor_logprobs),
-      experts=needs.experts and array(
-          (rows, columns, needs.experts.width), needs.experts.type),
-      temperature=array((rows,), jnp.float32) if needs.temperature else None)
+  place, needs = sharding.rows(made.learner_mesh), made.needs
+  return LearnerBatch.free(
+      rows, needs.axes, needs.updated if updated else needs.scored,
+      lambda shape, _, kind: jax.ShapeDtypeStruct(
+          shape, kind, sharding=place))
 
 
 def on_devices(

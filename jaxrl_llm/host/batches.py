@@ -1,11 +1,14 @@
 """Conversion of rollouts to batches for the learner, in NumPy."""
 
-from typing import Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.types import LearnerBatch, RolloutTokens
+
+# Columns of which others of a batch are made.
+_MERGED = 'prompt', 'prompt_length', 'response', 'length', 'generated'
 
 
 def minibatch_rows(config: ConfigDict) -> int:
@@ -16,9 +19,7 @@ def minibatch_rows(config: ConfigDict) -> int:
 
 def learner_batch(
     tokens: RolloutTokens, rows: np.ndarray, advantages: np.ndarray,
-    trained: np.ndarray, *, scored: bool = True,
-    identity: np.ndarray | None = None,
-    temperature: np.ndarray | None = None) -> LearnerBatch:
+    trained: np.ndarray, **further: Any) -> LearnerBatch:
   """Makes a LearnerBatch, with each response directly after its prompt.
 
   Args:
@@ -27,48 +28,27 @@ def learner_batch(
       counts in no denominator.
     advantages: [B]; those of filler rows are ignored.
     trained: [B] bool, whether the row's tokens count in the loss.
-    scored: whether to include the results of `LearnerPrograms.score`, if there
-      are any.
-    identity: [B, 3] seed of the run, group and sample of each row, or None.
-    temperature: [C] of the rollouts, or None.
+    **further: columns [B, ...] of the batch, beside those of `tokens`.
 
   Returns:
     LearnerBatch of B rows and S = L + T columns.
   """
-  kept = rows >= 0
-  width = tokens.response.shape[1]
-
-  def of(x, filler=0):
-    if not len(x):  # no rollout at all
-      return np.full((len(rows), *x.shape[1:]), filler, x.dtype)
-    where = kept.reshape(-1, *[1] * (x.ndim - 1))
-    return np.where(where, x[rows], np.asarray(filler, x.dtype))
-
+  of = tokens.at(rows)
   # A token of a response is predicted by the column before it: filler too has
   # a prompt.
-  length, prompt_length = of(tokens.length), of(tokens.prompt_length, 1)
-  t = np.arange(width)
-  real = t < length[:, None]
-  wrote = real if tokens.generated is None else real & of(tokens.generated)
-  sequence = np.pad(of(tokens.prompt), ((0, 0), (0, width)))
+  prompt_length = np.maximum(of.prompt_length, 1)
+  t = np.arange(of.response.shape[1])
+  wrote = t < of.length[:, None]
+  if of.generated is not None:
+    wrote &= of.generated
+  sequence = np.pad(of.prompt, ((0, 0), (0, len(t))))
   np.put_along_axis(
-      sequence, prompt_length[:, None] + t, of(tokens.response), axis=1)
-
-  def optional(x, wanted=True):
-    return of(x) if wanted and x is not None else None
-
-  return LearnerBatch(
-      tokens=sequence, prompt_length=prompt_length, response_length=length,
+      sequence, prompt_length[:, None] + t, of.response, axis=1)
+  carried = {name: x for name, x in of.columns.items() if name not in _MERGED}
+  return LearnerBatch(**carried | further, **dict(
+      tokens=sequence, prompt_length=prompt_length, response_length=of.length,
       mask=trained[:, None] & wrote,
-      behaviour_logprobs=of(tokens.behaviour_logprobs),
-      advantages=np.where(kept, advantages, 0.0).astype(np.float32),
-      old_logprobs=optional(tokens.old_logprobs, scored),
-      anchor_logprobs=optional(tokens.anchor_logprobs, scored),
-      top_ids=optional(tokens.top_ids),
-      top_logprobs=optional(tokens.top_logprobs),
-      z=optional(tokens.z, scored), identity=identity,
-      actor_logprobs=optional(tokens.actor_logprobs, scored),
-      experts=optional(tokens.experts), temperature=optional(temperature))
+      advantages=np.where(rows >= 0, advantages, 0.0).astype(np.float32)))
 
 
 def minibatches(

@@ -68,13 +68,12 @@ def no_waves(config: ConfigDict, stages: Stages) -> tuple[InFlight, ...]:
   nothing = np.zeros(0)
   ask = GroupRequests(*(nothing.astype(kind) for kind in (
       np.int64, np.int32, np.int32, np.int32, bool)))
-  return (_padded(ask, empty(0, config, stages), config, stages),
-          ) * config.actor.lag
+  return (_padded(ask, empty(0, stages), stages),) * config.actor.lag
 
 
 def exchange(
     in_flight: tuple[InFlight, ...], ask: GroupRequests, rows: Buffer,
-    config: ConfigDict, stages: Stages,
+    stages: Stages,
 ) -> tuple[tuple[InFlight, ...], GroupRequests, Buffer]:
   """Sends off a wave and receives the one that was sent `actor.lag` steps ago.
 
@@ -82,7 +81,6 @@ def exchange(
     in_flight: waves in flight, the oldest first.
     ask: groups of the new wave.
     rows: rollouts of the new wave, scored.
-    config: it says which columns rows have.
     stages: their capacities are the sizes of a wave.
 
   Returns:
@@ -91,15 +89,13 @@ def exchange(
   """
   if not in_flight:
     return (), ask, rows
-  due, *in_flight = *in_flight, _padded(ask, rows, config, stages)
+  due, *in_flight = *in_flight, _padded(ask, rows, stages)
   return tuple(in_flight), *(
       jax.tree.map(lambda x: x[:count], tree) for tree, count in (
           (due.ask, due.groups), (due.rows, due.samples)))
 
 
-def _padded(
-    ask: GroupRequests, rows: Buffer, config: ConfigDict,
-    stages: Stages) -> InFlight:
+def _padded(ask: GroupRequests, rows: Buffer, stages: Stages) -> InFlight:
   """Makes a wave in flight.
 
   Its arrays have the same shapes in every wave: a checkpoint is restored into
@@ -110,7 +106,7 @@ def _padded(
   return InFlight(
       jax.tree.map(
           lambda x: np.pad(x, (0, most.max_prompts - groups)), ask),
-      join(rows, empty(most.max_requests - samples, config, stages)),
+      join(rows, empty(most.max_requests - samples, stages)),
       groups, samples)
 
 
@@ -127,62 +123,21 @@ def size(config: ConfigDict, stages: Stages) -> str:
   if not rows:
     return ''
   row_bytes = sum(
-      x.nbytes for x in jax.tree.leaves(empty(1, config, stages)))
+      x.nbytes for x in jax.tree.leaves(empty(1, stages)))
   return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
           f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
 
 
-def empty(rows: int, config: ConfigDict, stages: Stages) -> Buffer:
+def empty(rows: int, stages: Stages) -> Buffer:
   """Makes a buffer of free rows.
 
   Args:
     rows: C.
-    config: of the run.
-    stages: of the run, with its needs.
+    stages: of the run, whose needs say which columns rows have.
   """
-  needs = stages.needs
-
-  def full(value, kind):
-    return np.full(rows, value, kind)
-
-  def logprobs(wanted=True):
-    return np.zeros(
-        (rows, config.max_response), np.float32) if wanted else None
-
-  def likeliest(kind):
-    return np.zeros((rows, needs.top_updated, config.max_response), kind) if (
-            needs.top_updated) else None
-
-  return Buffer(
-      Table(
-          group=full(-1, np.int64), sample=full(0, np.int32),
-          problem=full(0, np.int32), policy_step=full(0, np.int32),
-          reward=full(0, np.float32), valid=full(False, bool),
-          prompt_length=full(1, np.int32), length=full(0, np.int32),
-          generated=full(0, np.int32), truncated=full(False, bool),
-          trained=full(False, bool), advantage=full(np.nan, np.float32),
-          group_mean=full(np.nan, np.float32),
-          group_std=full(np.nan, np.float32), entropy=full(0, np.float32),
-          clip_share=full(0, np.float32), usage=full(0, np.int32),
-          round=full(-1, np.int32), probe=full(False, bool),
-          shard=full(0, np.int32),
-          rewards=np.full((rows, needs.rewards), np.nan, np.float32)
-          if needs.rewards else None,
-          temperature=full(1, np.float32) if needs.temperature else None),
-      RolloutTokens(
-          prompt=np.zeros((rows, config.max_prompt), np.int32),
-          prompt_length=full(1, np.int32),
-          response=np.zeros((rows, config.max_response), np.int32),
-          length=full(0, np.int32), behaviour_logprobs=logprobs(),
-          old_logprobs=logprobs(needs.old_logprobs),
-          anchor_logprobs=logprobs(needs.anchor),
-          top_ids=likeliest(np.int32), top_logprobs=likeliest(np.float32),
-          z=logprobs(needs.z),
-          actor_logprobs=logprobs(needs.actor_logprobs),
-          experts=needs.experts and needs.experts.empty(
-              rows, config.max_prompt + config.max_response),
-          generated=np.zeros((rows, config.max_response), bool)
-          if needs.turns else None))
+  return Buffer(*(
+      view.free(rows, stages.needs.axes, stages.needs.columns)
+      for view in (Table, RolloutTokens)))
 
 
 def of_wave(
@@ -203,8 +158,8 @@ def of_wave(
     log-probs are 0 where they are not at home in this process.
   """
   prompts, row = responses.call.prompts, responses.call.requests.prompt
-  free = empty(len(row), config, stages)
-  table = free.table._replace(
+  free = empty(len(row), stages)
+  table = free.table.replace(
       group=ask.group[row].astype(np.int64), sample=ask.sample,
       problem=ask.problem[row].astype(np.int32),
       policy_step=np.full(len(row), responses.policy_step, np.int32),
@@ -213,12 +168,25 @@ def of_wave(
       length=judged.length, generated=judged.generated,
       truncated=judged.truncated, entropy=judged.entropy,
       probe=ask.probe[row].astype(bool), shard=responses.shard)
-  if table.rewards is not None and judged.rewards:
-    table = table._replace(rewards=np.stack(
+  if table.separate is not None and judged.rewards:
+    table = table.replace(separate=np.stack(
         [*judged.rewards.values()], 1).astype(np.float32))
   if table.temperature is not None:
     table.temperature[:] = schedules.at(config.sampling.temperature, step)
+  if table.turn_start is not None or table.turn_rewards is not None:
+    _add_turns(table, judged)
   return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
+
+
+def _add_turns(table: Table, judged: Judged) -> None:
+  """Writes the turns of responses into the columns that a table has of them."""
+  columns = table.turn_start, table.turn_length, table.turn_rewards
+  turns = judged.turns or [[(0, n, 0.0)] for n in judged.length]
+  for row, of_row in enumerate(turns):
+    for number, turn in enumerate(of_row):
+      for column, value in zip(columns, turn):
+        if column is not None:
+          column[row, number] = value
 
 
 def tokens_of(
@@ -239,13 +207,13 @@ def tokens_of(
   if config.loss.behaviour == 'tempered' and (
       rollouts.tempered_logprobs is not None):
     behaviour = rollouts.tempered_logprobs
-  return free._replace(
+  recorded = {
+      name: x for name, x in rollouts.columns.items()
+      if name in free.columns or name in ('top_ids', 'top_logprobs')}
+  return free.replace(**recorded | dict(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0), length=length,
-      behaviour_logprobs=np.where(real, behaviour, 0).astype(
-          np.float32),
-      top_ids=rollouts.top_ids, top_logprobs=rollouts.top_logprobs,
-      experts=rollouts.experts, generated=rollouts.generated)
+      behaviour_logprobs=np.where(real, behaviour, 0).astype(np.float32)))
 
 
 def join(held: Any, new: Any) -> Any:
@@ -317,4 +285,4 @@ def keep(
   # Free rows keep the shapes: a checkpoint is restored into those of `empty`.
   return jax.tree.map(
       lambda x, free: np.concatenate([x[kept], free]), buffer,
-      empty(size - len(kept), config, stages))
+      empty(size - len(kept), stages))

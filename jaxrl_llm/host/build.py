@@ -154,7 +154,8 @@ class Parts(NamedTuple):
     if not training:
       return [*start, 'sharded_generate']
     samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
-    score = self.stages.needs.old_logprobs or self.stages.needs.anchor
+    score = bool({'old_logprobs', 'anchor_logprobs'} & (
+        self.stages.needs.columns.keys()))
     return [
         *start * len(programs.players), *['sharded_generate'] * len(samplers),
         'wave_signal', 'batch_advantages', *['score'] * score, 'update']
@@ -462,7 +463,7 @@ def parts(
       sample=rollout.host_sampler(programs.rollout_sampler.sampler, mesh),
       sample_policy=rollout.host_sampler(programs.sampler, mesh),
       sampling=functools.partial(_sampling, config, mesh),
-      advantages=choices.advantages(config),
+      advantages=choices.advantages(config, stages.needs.of_advantage),
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(

@@ -1,7 +1,7 @@
 """Reads static choices and traced numbers of device code from a config."""
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Collection, Optional
 
 from ml_collections import ConfigDict
 import numpy as np
@@ -41,6 +41,7 @@ def learner_config(
       samples=config.samples_per_prompt, whole=config.learner.updates == 1,
       objective=methods.traced(config, 'loss.objective')[0],
       importance=methods.traced(config, 'loss.importance')[0],
+      term=methods.traced(config, 'loss.term')[0],
       rejection=methods.rejection(config),
       actor=methods.actor(config)) | changes)
 
@@ -57,6 +58,7 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
       budget=np.float32(config.max_response),
       objective=methods.traced(config, 'loss.objective')[1],
       importance=methods.traced(config, 'loss.importance')[1],
+      term=methods.traced(config, 'loss.term')[1],
       rejection=numbers, actor=of_actor)
 
 
@@ -64,7 +66,7 @@ def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
   """Returns the numbers of the loss of the objective 'likelihood'."""
   return loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
-      objective={}, importance={}, rejection={}, actor={})
+      objective={}, importance={}, term={}, rejection={}, actor={})
 
 
 def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
@@ -74,10 +76,12 @@ def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:
           not config_lib.sft_of_lora(config))) if config.lora.rank else None
 
 
-def advantages(config: ConfigDict) -> advantages_lib.Program:
-  """Returns the programs of advantages."""
+def advantages(
+    config: ConfigDict, columns: Collection[str] = (),
+) -> advantages_lib.Program:
+  """Returns the programs of advantages, which take columns of rows."""
   return advantages_lib.make_program(
       methods.advantage(config), methods.advantage(config, per_group=True),
       samples=config.samples_per_prompt, ks=config.eval_k,
       overlong=config_lib.as_section(OverlongOptions, config.overlong),
-      budget=config.max_response)
+      budget=config.max_response, columns=columns)

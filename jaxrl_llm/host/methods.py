@@ -17,7 +17,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.types import Array
+from jaxrl_llm.types import Array, LearnerBatch, Table
 
 
 def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
@@ -75,10 +75,11 @@ def actor_importance(
 def traced(
     config: ConfigDict, field: str,
 ) -> tuple[str | Callable[..., Any], dict[str, np.float32]]:
-  """Returns an objective or a correction, and its numbers.
+  """Returns an objective, a correction or a further term, and its numbers.
 
   Numbers are traced, so that new ones never recompile; other hyperparameters
-  are bound to the function. None is left out where it is the default.
+  are bound to the function. None is left out where it is the default. The
+  function's `columns` are those that it names.
   """
   plug, given = plugs.chosen(field, config_lib.flatten(config))
   is_number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
@@ -89,13 +90,28 @@ def traced(
   function = plug.name
   if not plug.packaged or static:
     function = functools.partial(plug.guarded(), **static)
+    function.columns = tuple(plug.columns)
   return function, {
       name: np.float32(value) for name, value in given.items()
       if is_number(value)}
 
 
+def named(config: ConfigDict, *fields: str) -> dict[str, bool]:
+  """Returns the columns that the plugs of fields name, and whether one of the
+  plugs needs them.
+  """
+  flat, found = config_lib.flatten(config), {}
+  for field in fields or LOSS:
+    for name, needed in plugs.chosen(field, flat)[0].columns.items():
+      found[name] = needed or found.get(name, False)
+  return found
+
+
+LOSS = 'loss.objective', 'loss.importance', 'loss.term'
+
+
 def check(config: ConfigDict) -> None:
-  """Traces the user's advantage, objective and correction once, on shapes.
+  """Traces the user's advantage and functions of the loss once, on shapes.
 
   Else a wrong result would end the run after its SFT and first wave, or
   would be broadcast into a wrong loss.
@@ -106,19 +122,37 @@ def check(config: ConfigDict) -> None:
   rows, samples = 2, config.samples_per_prompt
   array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
   tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
-  if not plugs.plug('advantage', config.advantage).packaged:
+  axes = dict.fromkeys('KFUE', 1) | dict(T=3, L=2, S=5, I=3)
+
+  def columns(view, field, *lead):  # optional ones may not be there
+    taken = named(config, field)
+    return {name: array(*lead, *(axes[a] for a in column.axes),
+                        kind=column.type or np.uint8)
+            for name, column in view.declared.items() if taken.get(name)}
+
+  chosen = plugs.plug('advantage', config.advantage)
+  by_token = 'turn' in chosen.columns
+  if not chosen.packaged:
+    given = columns(Table, 'advantage', rows, samples)
+    if by_token:
+      given['turn'] = array(rows, samples, 3, kind=np.int32)
     jax.eval_shape(
         advantage(config), array(rows, samples),
-        array(rows, samples, kind=bool), array(kind=np.uint32))
+        array(rows, samples, kind=bool), array(kind=np.uint32), given)
   for field, args, form in (
-      ('loss.objective', (tokens, tokens, array(rows), mask),
+      ('loss.objective',
+       (tokens, tokens, tokens if by_token else array(rows), mask),
        'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
-      ('loss.importance', (tokens, mask), 'an array')):
+      ('loss.importance', (tokens, mask), 'an array'),
+      ('loss.term', (tokens, tokens, tokens, mask),
+       'an array, or (that, metrics),')):
     function, numbers = traced(config, field)
     if not callable(function):
       continue
-    found, own = jax.eval_shape(function, *args, **numbers), {}
-    if field == 'loss.objective':
+    found, own = jax.eval_shape(
+        function, *args, **numbers,
+        **columns(LearnerBatch, field, rows)), {}
+    if field != 'loss.importance':
       found, own = policy_losses.with_metrics(found)
     is_loss = isinstance(found, policy_losses.PolicyLoss)
     shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
@@ -140,7 +174,7 @@ def check(config: ConfigDict) -> None:
 
 def advantage(
     config: ConfigDict, *, per_group: bool = False,
-) -> Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]:
+) -> Callable[..., tuple[Array, dict[str, Array]]]:
   """Makes the advantage function of a config.
 
   Args:
@@ -149,10 +183,10 @@ def advantage(
       not depend on the others. A function that scales takes it as an argument.
 
   Returns:
-    (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
-    (advantages [P, N], metrics). `where` marks valid samples; `step` is the
-    number of steps done; `separate` is for advantages that take it. Jittable,
-    with a traced `step`.
+    (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N]
+    or, where it names `turn`, [P, N, T], metrics). `where` marks valid samples;
+    `step` is the number of steps done; `columns` are name to [P, N, ...], those
+    that it names. Jittable, with a traced `step`.
   """
   plug, given = plugs.chosen('advantage', config_lib.flatten(config))
   function, at_step = plug.guarded(), {
@@ -164,13 +198,14 @@ def advantage(
   if 'weights' in plug.keywords:
     given['weights'] = tuple(config.task.get('reward_weights', ()))
 
-  def compute(rewards, where, step, separate=None):
-    several = {} if separate is None else {'separate': separate}
-    found = function(rewards, where=where, **given, **several, **{
+  def compute(rewards, where, step, columns=None):
+    columns = columns or {}
+    found = function(rewards, where=where, **given, **columns, **{
         name: value(step) for name, value in at_step.items()})
     values, metrics = found if isinstance(found, tuple) else (found, {})
     shape = jax.numpy.shape(values)
-    if shape != rewards.shape:
+    if shape != rewards.shape and (
+        'turn' not in columns or shape != columns['turn'].shape):
       raise ValueError(
           f'advantage={plug.name} returns an array of the shape {shape} for '
           f'rewards of the shape {rewards.shape}: return one of their shape, '
@@ -180,9 +215,7 @@ def advantage(
   return compute
 
 
-def separate_rewards(config: ConfigDict) -> int:
-  """Returns K, the rewards that the advantage gets each by itself; or 0."""
-  plug, _ = plugs.chosen('advantage', config_lib.flatten(config))
+def reward_functions(config: ConfigDict) -> int:
+  """Returns F, the reward functions of the user; 0 for one alone or none."""
   functions = config.task.get('reward', ())
-  return len(functions) if 'separate' in plug.keywords and (
-      isinstance(functions, tuple)) else 0
+  return len(functions) if isinstance(functions, tuple) else 0

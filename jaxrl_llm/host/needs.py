@@ -1,51 +1,46 @@
 """Needs of a run beside its rewards: one value, made when the run is built."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm.host import batches, methods
-from jaxrl_llm.models import experts
-from jaxrl_llm.types import Curriculum, Selection
+from jaxrl_llm.types import (
+  Curriculum,
+  LearnerBatch,
+  RolloutTokens,
+  Selection,
+  Table,
+)
 
 
 class Needs(NamedTuple):
   """Needs of a run's methods: columns of its rows, and weights.
 
-  A bool says whether there is one; a number is its size, 0 for none.
+  Columns are name to type, None for the declared one; without those that all
+  rows have.
 
   Attributes:
     updates_per_round: optimiser steps of a round.
     updates_per_step: the most optimiser steps of a training step.
-    old_logprobs: log-probs of the policy before the updates.
-    anchor: a frozen model, and its log-probs: the loss has a KL penalty.
-    actor_logprobs: log-probs of an actor that is another model, before the
-      updates.
-    z: normaliser of the rejection, computed by `Learner.score`.
-    identity: names of the rows, which seed the rejection's noise.
-    top_scored: likeliest tokens of the sampler that `Learner.score` needs.
-    top_updated: likeliest tokens of the sampler that updates need.
+    columns: of rollouts, `types.Table` and `types.RolloutTokens`.
+    updated: of the batch of an update.
+    scored: of the batch of `Learner.score`.
+    of_advantage: names of those that the advantage takes.
+    axes: letter of an axis of columns to its length.
+    top: likeliest tokens that the sampler records; 0 for none.
     behaviour_params: a copy of the parameters that sampled the rows, in
       updates.
-    temperature: the temperature of each row: it may differ in a batch.
-    turns: which tokens the model wrote itself: an environment answers it.
-    rewards: rewards that the advantage gets each by itself.
-    experts: form of the experts that the sampler records, or None.
   """
   updates_per_round: int
   updates_per_step: int
-  old_logprobs: bool
-  anchor: bool
-  actor_logprobs: bool
-  z: bool
-  identity: bool
-  top_scored: int
-  top_updated: int
+  columns: dict[str, Any]
+  updated: dict[str, Any]
+  scored: dict[str, Any]
+  of_advantage: tuple[str, ...]
+  axes: dict[str, int]
+  top: int
   behaviour_params: bool
-  temperature: bool
-  turns: bool
-  rewards: int
-  experts: experts.Record | None
 
 
 def of(
@@ -72,24 +67,80 @@ def of(
   per_round = config.learner.epochs * -(
       -selection.rows // batches.minibatch_rows(config))
   updates = per_round * curriculum.max_rounds
-  old = (updates > 1 or curriculum.stale or selection.stale
-         or config.actor.lag > 0
-         or (rejection is not None and rejection.target == 'p_ref'))
-  z = rejection is not None and rejection.scores_z
-
-  def top(wanted):
-    return rejection.top_k if rejection and wanted else 0
-
+  stale = (updates > 1 or curriculum.stale or selection.stale
+           or config.actor.lag > 0)
+  record, turns = methods.recorded_experts(config), methods.has_turns(config)
+  top = rejection.top_k if rejection and rejection.uses_top else 0
+  columns = _columns(config, stale, bool(top))
+  if record and 'experts' in columns:
+    columns['experts'] = record.type
+  scored = {name: kind for name, kind in columns.items()
+            if name in ('experts', 'temperature')}
+  if top and 'z' in columns:
+    scored |= dict.fromkeys(_TOP)
+  named, taken = methods.named(config), methods.named(config, 'advantage')
   return Needs(
-      updates_per_round=per_round, updates_per_step=updates,
-      old_logprobs=old, anchor=config.loss.kl_coef > 0,
-      actor_logprobs=old and actor is not None and actor.ppo, z=z,
-      identity=rejection is not None,
-      top_scored=top(z and rejection.z == 'topk'),
-      top_updated=top(rejection and rejection.needs_top),
+      updates_per_round=per_round, updates_per_step=updates, columns=columns,
+      updated={
+          **{name: kind for name, kind in columns.items() if name in (
+              {*named, *RolloutTokens.declared, 'temperature',
+               'token_advantages'} - {'generated'})},
+          **({'identity': None} if rejection else {})},
+      scored=scored,
+      of_advantage=tuple(
+          name for name, column in Table.declared.items()
+          if name in {*taken, *(_TURNS if 'turn' in taken else ())} and (
+              name in columns or not column.maker)),
+      axes=dict(
+          L=config.max_prompt, T=config.max_response,
+          S=config.max_prompt + config.max_response, K=top, I=3,
+          F=methods.reward_functions(config),
+          U=config.task.max_turns if turns else 1,
+          E=record.width if record else 0),
+      top=top,
       behaviour_params=bool(rejection) and rejection.needs_actor and not (
-          actor and (not actor.learns or updates == 1)),
+          actor and (not actor.learns or updates == 1)))
+
+
+_TOP, _TURNS = ('top_ids', 'top_logprobs'), ('turn_start', 'turn_length')
+
+
+def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
+  """Returns the columns of a run's rows, see `Needs`.
+
+  Args:
+    config: of the run.
+    stale: whether an update may be on rows of another policy.
+    top: whether the sampler records its likeliest tokens.
+  """
+  rejection, actor = methods.rejection(config), methods.actor(config)
+  named, of_advantage = (
+      methods.named(config), methods.named(config, 'advantage'))
+  old = stale or named.get('old_logprobs', False) or (
+      rejection is not None and rejection.target == 'p_ref')
+  z, turns = (
+      rejection is not None and rejection.scores_z, methods.has_turns(config))
+  by_token = 'turn' in of_advantage
+  columns = dict.fromkeys(name for name, wanted in dict(
+      old_logprobs=old,
+      anchor_logprobs=bool(
+          config.loss.kl_coef > 0 or named.get('anchor_logprobs')),
+      actor_logprobs=old and actor is not None and actor.ppo, z=z,
+      **dict.fromkeys(_TOP, top and not z),
+      experts=config.loss.replay_experts, generated=turns,
+      separate=methods.reward_functions(config) and 'separate' in of_advantage,
+      turn_rewards=turns and 'turn_rewards' in of_advantage | named,
       temperature=isinstance(config.sampling.temperature, str),
-      turns=methods.has_turns(config),
-      rewards=methods.separate_rewards(config),
-      experts=methods.recorded_experts(config))
+      token_advantages=by_token, **dict.fromkeys(_TURNS, by_token),
+  ).items() if wanted)
+  for view, names in (Table, of_advantage), (LearnerBatch, named):
+    for name in names.keys() & view.declared.keys() - columns.keys():
+      maker = view.declared[name].maker
+      if names[name] and maker not in ('', 'run'):
+        raise ValueError(
+            f'A function of the config needs the column {name}, but the '
+            f'{maker} of this run makes none: leave it out, or give it the '
+            'default None.')
+      if names[name] and maker:
+        columns[name] = None
+  return columns

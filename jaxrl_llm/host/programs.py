@@ -370,16 +370,15 @@ def make_programs(
       curriculum=stages.curriculum)
   needs = stages.needs
   writing = sampler(
-      model=sources[-1].model, record_experts=needs.experts is not None,
-      top_logprobs=max(needs.top_scored, needs.top_updated),
-      continues=needs.turns)
+      model=sources[-1].model, record_experts='experts' in needs.columns,
+      top_logprobs=needs.top, continues='generated' in needs.columns)
   evaluating = writing
   if (actor or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(
         model=model, own_prompts=config.eval.slots is not None, kv=None,
-        slots=config.eval.slots, continues=needs.turns)
+        slots=config.eval.slots, continues='generated' in needs.columns)
   players = tuple(
       Player(source.model, policy, program) for source, policy, program in zip(
           sources, policies, (evaluating, writing)))
@@ -411,8 +410,9 @@ def sft_learner(
       made.model,
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
-          importance='none', rejection=None, actor=None, whole=True,
-          max_prompt=limits.max_prompt, max_response=limits.max_response),
+          importance='none', term='none', rejection=None, actor=None,
+          whole=True, max_prompt=limits.max_prompt,
+          max_response=limits.max_response),
       optimizer_lib.make_optimizer(config_lib.as_section(
           OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
                          max(steps, 1)),

@@ -105,6 +105,8 @@ class Judged(NamedTuple):
       where there is none.
     observed: [R] int32, tokens of the response that the environment wrote; None
       without one.
+    turns: R lists, (first column, tokens of the model, reward) of each turn;
+      None without an environment.
     played: facts that the environment added; None without one.
   """
   reward: np.ndarray
@@ -118,6 +120,7 @@ class Judged(NamedTuple):
   rewards: dict[str, np.ndarray] = {}
   logged: dict[str, np.ndarray] = {}
   observed: np.ndarray | None = None
+  turns: list[list[tuple[int, int, float]]] | None = None
   played: PlayedTurns | None = None
 
   @property
@@ -329,6 +332,13 @@ def start_judging(
   count = real.sum(1)
   entropy = (np.where(real, rollouts.entropy[rows], 0).sum(1) / np.maximum(
       count, 1)).astype(np.float32)
+  turns: list[Any] = [None] * len(rows)
+  if responses.played:
+    turns = [
+        [(start, int(wrote[start:end].sum()), turn['reward'])
+         for start, end, turn in zip(starts, [*starts[1:], None], said)]
+        for wrote, starts, said in zip(
+            real, responses.played.starts, responses.played.turns)]
   started = Attempt(lambda: [])
   if processes.leads:
     started = attempted(lambda: _judge(task, responses, step, steps))
@@ -340,22 +350,23 @@ def start_judging(
          *others)
         for v, *others in zip(
             verdicts or (), length.tolist(), truncated.tolist(),
-            entropy.tolist(), (length - count).tolist())] or [
+            entropy.tolist(), (length - count).tolist(), turns)] or [
                 None] * len(rows)
     facts, extra = processes.gather_rows(
         responses.shard, mine, (error, responses.use))
     raise_first(error for error, _ in extra)
     reward, kind, answer, separate, logged, *others = (
-        zip(*facts) if facts else [()] * 9)
+        zip(*facts) if facts else [()] * 10)
     busy, slots, steps = (
         [use[name] for _, use in extra] for name in ('busy', 'slots', 'steps'))
+    *others, of_turns = others
     *others, observed = (np.array(column, of) for column, of in zip(
         others, (np.int32, bool, np.float32, np.int32)))
     return Judged(
         np.array(reward, float), [*kind], [*answer], *others,
         dict(steps=max(steps), busy=sum(busy), slots=sum(slots)),
         verdicts or [], _columns(separate), _columns(logged), observed,
-        responses.played)
+        [*of_turns] if responses.played else None, responses.played)
 
   return judged
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
+from jaxrl_llm.host.needs import Needs
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.learner import LearnerPrograms
@@ -44,8 +45,8 @@ class Learning(NamedTuple):
     loss: hyperparameters of the loss, on the devices.
     frozen: the policy's parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
-    keep_behaviour_params: whether updates need the parameters that wrote the
-      rows.
+    needs: columns of batches, and whether updates need the parameters that
+      wrote the rows.
     config: seed, sizes of batches, and which rows are dropped.
     processes: who holds which rows.
   """
@@ -53,7 +54,7 @@ class Learning(NamedTuple):
   loss: LossParams
   frozen: Any
   anchor: Any
-  keep_behaviour_params: bool
+  needs: Needs
   config: ConfigDict
   processes: Processes
 
@@ -117,7 +118,7 @@ def signal(
   probe = valid & (rows >= first) & facts.probe
   padded = jax.device_get(program.of_wave(*replicate([
       facts.reward, valid, facts.generated, probe, sampled.all(1), step,
-      facts.rewards])))
+      {name: facts.columns[name] for name in program.columns}])))
   return padded._replace(gain=padded.gain[:len(ask.group)])
 
 
@@ -147,15 +148,18 @@ def with_advantages(
     rewards = facts.reward
     made = jax.device_get(program.of_batch(*replicate([
         rewards, valid, facts.generated, facts.truncated, step,
-        facts.rewards])))
+        {name: facts.columns[name] for name in program.columns}])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count
     square = ((rewards - mean) ** 2).sum(1, keepdims=True, where=valid) / count
     for name, values in zip(names, (
         made.advantages, made.trained, mean, np.sqrt(square))):
       columns[name][rows[valid]] = np.broadcast_to(values, rows.shape)[valid]
+    if made.token_advantages is not None:
+      columns.setdefault('token_advantages', table.token_advantages.copy())[
+          rows[valid]] = made.token_advantages[valid]
     metrics.append(made.metrics)
-  return table._replace(**columns), {
+  return table.replace(**columns), {
       name: float(np.mean([m[name] for m in metrics]))
       for name in (metrics[0] if metrics else ())}
 
@@ -230,7 +234,7 @@ def with_scores(
     likeliest tokens are left out if the normalisers were all that they are for.
   """
   processes = learning.processes
-  plain = tokens._replace(top_ids=None, top_logprobs=None)
+  plain = tokens.replace(top_ids=None, top_logprobs=None)
   # The actor's pass costs as much as it is large: only where it is asked for.
   pair = len(players) > 1 and not (
       tokens.actor_logprobs is None and tokens.z is None)
@@ -250,9 +254,9 @@ def with_scores(
     # Only this call needs top-k lists, the largest arrays of a batch.
     needs_top = name == 'old_logprobs' and tokens.z is not None
     batch = processes.shard_rows(batches.learner_batch(
-        tokens if needs_top else plain, mine, np.zeros(len(mine)),
-        np.ones(len(mine), bool), scored=False,
-        temperature=table.temperature), len(rows))
+        tokens.only(learning.needs.scored if needs_top else ('experts',)), mine,
+        np.zeros(len(mine)), np.ones(len(mine), bool),
+        temperature=table.at(mine).temperature), len(rows))
     scores = processes.fetch_rows(learning.learner.score(
         params, batch, plan, learning.loss, learning.frozen))
     for field, values in ((name, scores.logprobs), ('z', scores.z),
@@ -260,7 +264,7 @@ def with_scores(
       if values is not None and getattr(tokens, field) is not None:
         column = getattr(scored, field).copy()
         column[mine[real]] = values[real]
-        scored = scored._replace(**{field: column})
+        scored = scored.replace(**{field: column})
   return scored
 
 
@@ -302,14 +306,14 @@ def run(
   """
   config, metrics, picked = learning.config, [], []
   behaviour_params = None
-  if learning.keep_behaviour_params and batches_of_step:
+  if learning.needs.behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
     behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
   state = learners if len(learners) > 1 else learners[0]
   for number, rows in enumerate(batches_of_step, counts.rounds):
     made = table.round.copy()
     made[rows[rows >= 0]] = number
-    table = table._replace(round=made)
+    table = table.replace(round=made)
     selection, rows = select(
         selection, table, rows, (config.seed, number, SELECTION))
     if config.drop_zero_advantage:
@@ -368,7 +372,7 @@ def _update(
     metrics.append(result)
     if result['skipped_in_row'] >= SKIPPED_LIMIT:
       _raise_not_finite(config, counts.steps + 1, batch, processes)
-  return state, table._replace(usage=usage, **facts), metrics
+  return state, table.replace(usage=usage, **facts), metrics
 
 
 def _minibatch(
@@ -376,14 +380,15 @@ def _minibatch(
     rows: np.ndarray) -> LearnerBatch:
   """Makes the rows of a mini-batch that this process's devices hold."""
   mine = rows[learning.processes.positions(len(rows))]
-  facts, identity = table.at(mine), None
-  if learning.config.off_policy != 'none':  # it seeds the rejection's draws
-    identity = np.stack([
+  facts, needed = table.at(mine), learning.needs.updated
+  further = {name: x for name, x in facts.columns.items()
+             if name in needed and name not in tokens.columns}
+  if 'identity' in needed:  # it seeds the rejection's draws
+    further['identity'] = np.stack([
         np.full(len(mine), learning.config.seed), facts.group, facts.sample],
-                        1).astype(np.uint32)
+                                   1).astype(np.uint32)
   return batches.learner_batch(
-      tokens, mine, facts.advantage, facts.trained,
-      identity=identity, temperature=table.temperature)
+      tokens, mine, facts.advantage, facts.trained, **further)
 
 
 def _raise_not_finite(
@@ -395,9 +400,8 @@ def _raise_not_finite(
   """
   number = f'-{processes.channel.index}' * (processes.channel.count > 1)
   path = paths.place(config.workdir) / f'not_finite{number}.npz'
-  arrays = {k: v for k, v in vars(batch).items() if v is not None}
   content = io.BytesIO()
-  np.savez(content, **arrays)
+  np.savez(content, **batch.columns)
   paths.write_whole(path, content.getvalue())
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '

@@ -69,7 +69,7 @@ def start(
     OSError: the weights that LoRA freezes could not be written.
   """
   config, channel = parts.config, parts.processes.channel
-  penalty = parts.stages.needs.anchor
+  penalty = 'anchor_logprobs' in parts.stages.needs.columns
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, None)
   adapters = config_lib.sft_of_lora(config)

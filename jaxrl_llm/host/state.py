@@ -73,8 +73,7 @@ def init_state(
       curriculum=choose.init(),
       selection=select.init((parts.config.seed, rounds.SELECTION)),
       buffer=buffer_lib.empty(
-          buffer_lib.capacity(parts.config, parts.stages), parts.config,
-          parts.stages),
+          buffer_lib.capacity(parts.config, parts.stages), parts.stages),
       in_flight=buffer_lib.no_waves(parts.config, parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 

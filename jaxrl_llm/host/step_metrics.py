@@ -396,7 +396,8 @@ def token_values(
   values = dict(token_chars=chars, token_logprobs=_rounded(
       rollouts.logprobs[row, columns]))
   tokens = wave.rows.tokens
-  if tokens.old_logprobs is not None and parts.stages.needs.identity:
+  if tokens.old_logprobs is not None and (
+      'identity' in parts.stages.needs.updated):
     old = tokens.old_logprobs[row, columns]
     if old.any():  # rows that were not scored are 0
       gap = old - tokens.behaviour_logprobs[row, columns] - np.log(

@@ -31,10 +31,6 @@ from jaxrl_llm.sampling import plan as plan_lib
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import Requests, Rollouts
 
-# Arrays of rollouts with a number for each token, on the last axis.
-_BY_TOKEN = ('tokens', 'logprobs', 'entropy', 'tempered_logprobs', 'top_ids',
-             'top_logprobs')
-
 
 class WaveSampling(NamedTuple):
   """Weights, noise and distribution of a wave.
@@ -178,9 +174,8 @@ class _Wave:
     new = (columns >= self.length[rows, None]) & (
         columns < rollouts.length[:, None])
     self.wrote[rows] |= new
-    for name in _BY_TOKEN:
-      added = getattr(rollouts, name)
-      if added is not None:
+    for name, added in rollouts.columns.items():
+      if rollouts.declared[name].axes[-1:] == 'T':
         have = self.arrays.setdefault(name, np.zeros(
             (len(self.length), *added.shape[1:]), added.dtype))
         have[rows] += np.where(

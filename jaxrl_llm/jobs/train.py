@@ -139,7 +139,7 @@ def sample(
             fixed.frozen[sampler.player]))
 
   draw = fixed.sampling
-  if parts.stages.needs.temperature:
+  if 'temperature' in parts.stages.needs.columns:
     draw = parts.sampling(temperature=schedules.at(
         config.sampling.temperature, state.step))
   with timer('sample'):
@@ -255,7 +255,7 @@ def _exchange(
   with timer('batch'):
     in_flight, ask, rows = buffer_lib.exchange(
         state.in_flight, wave.ask, wave.rows._replace(tokens=tokens),
-        parts.config, parts.stages)
+        parts.stages)
     # Its signal is computed anew: when it was sampled, earlier rows of its
     # groups may have been in flight.
     return in_flight, Due(
@@ -344,7 +344,7 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
   """Returns what scores and updates are made with."""
   return rounds.Learning(
       parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      parts.stages.needs.behaviour_params, parts.config, parts.processes)
+      parts.stages.needs, parts.config, parts.processes)
 
 
 def _with_scores(
@@ -361,7 +361,7 @@ def _with_scores(
     first = len(absorbed.table.group) - rows
   old = tokens.old_logprobs
   return wave._replace(rows=wave.rows._replace(
-      tokens=wave.rows.tokens._replace(
+      tokens=wave.rows.tokens.replace(
           old_logprobs=None if old is None else old[first:first + rows])))
 
 
@@ -377,7 +377,7 @@ def _report(
       measured={
           **({'sampler/temperature': schedules.at(
               parts.config.sampling.temperature, state.step - 1)}
-             if needs.temperature else {}),
+             if 'temperature' in needs.columns else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
           **select.metrics(learned.selection), **step_metrics.of_rounds(

@@ -5,7 +5,7 @@ Metrics:
     step is right, by its valid probe rows; for the k of eval_k
 """
 
-from typing import Callable, NamedTuple
+from typing import Callable, Collection, Mapping, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from jaxrl_llm.ops import overlong as overlong_lib
 from jaxrl_llm.ops import pkpo, screening
 
 Array = jax.Array
-# (rewards [P, N], where [P, N] bool, step [], separate [P, N, K] or None) ->
-# (advantages [P, N], metrics)
+# (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N] or
+# [P, N, T], metrics)
 Advantage = Callable[..., tuple[Array, dict[str, Array]]]
 
 
@@ -24,12 +24,15 @@ class BatchAdvantages(NamedTuple):
   """Advantages of a train batch.
 
   Attributes:
-    advantages: [B, N].
+    advantages: [B, N]; of advantages by token A, those of a row: the sum of |A|
+      over its tokens, with the sign of the sum of A.
+    token_advantages: [B, N, T], or None if they are by row.
     trained: [B, N] bool, whether the row's tokens count in the loss.
     metrics: name to [] float32, of the advantage, such as pkpo/k and
       pkpo/k_lowered.
   """
   advantages: Array
+  token_advantages: Optional[Array]
   trained: Array
   metrics: dict[str, Array]
 
@@ -53,19 +56,20 @@ class Program(NamedTuple):
   """The two programs of a config, each compiled once.
 
   Attributes:
-    of_batch: (rewards, valid, length, truncated, step) -> BatchAdvantages. The
-      first four are [B, N] on the device; `step` [] is the number of steps
-      done. The overlong penalty is added to the rewards first. Samples that are
-      not valid do not count in their group. A last argument, [B, N, K] or left
-      out, has the rewards of several functions, for an advantage that takes
-      them.
-    of_wave: (rewards, valid, length, probe, complete [P], step) -> WaveSignal.
-      The first four are [P, N]: `probe` marks the valid probe samples of the
-      wave, `complete` the groups of which all N samples are there. The last
-      argument is that of `of_batch`.
+    of_batch: (rewards, valid, length, truncated, step, columns) ->
+      BatchAdvantages. The first four are [B, N] on the device; `step` [] is the
+      number of steps done; `columns` are name to [B, N, ...], or None. The
+      overlong penalty is added to the rewards first. Samples that are not
+      valid do not count in their group.
+    of_wave: (rewards, valid, length, probe, complete [P], step, columns) ->
+      WaveSignal. The first four are [P, N]: `probe` marks the valid probe
+      samples of the wave, `complete` the groups of which all N samples are
+      there.
+    columns: names of the columns that both take, of `types.Table`.
   """
   of_batch: Callable[..., BatchAdvantages]
   of_wave: Callable[..., WaveSignal]
+  columns: tuple[str, ...] = ()
 
 
 def pass_rates(
@@ -89,7 +93,8 @@ def pass_rates(
 
 def make_program(
     advantage: Advantage, per_group: Advantage, *, samples: int,
-    ks: tuple[int, ...], overlong: OverlongOptions, budget: int) -> Program:
+    ks: tuple[int, ...], overlong: OverlongOptions, budget: int,
+    columns: Collection[str] = ()) -> Program:
   """Makes the programs of an advantage.
 
   Args:
@@ -99,6 +104,7 @@ def make_program(
     ks: k of the pass@k that a wave reports.
     overlong: treatment of long responses.
     budget: T, most tokens of a response.
+    columns: those that the advantage names.
   """
   def penalised(rewards, length):
     if overlong.mode != 'penalty':
@@ -107,26 +113,77 @@ def make_program(
         length, budget=budget, window=overlong.window)
 
   @jax.jit
-  def batch_advantages(rewards, valid, length, truncated, step, separate=None):
+  def batch_advantages(rewards, valid, length, truncated, step, columns=None):
     trained = valid
     if overlong.mode == 'mask':
       trained = overlong_lib.mask_truncated(
           valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
+    columns = _given(columns, budget)
     values, reported = advantage(
-        penalised(rewards, length), valid, step, separate)
-    return BatchAdvantages(values, trained, reported)
+        penalised(rewards, length), valid, step, columns)
+    return BatchAdvantages(
+        _of_rows(values, columns), values if values.ndim == 3 else None,
+        trained, reported)
 
   @jax.jit
   def wave_signal(
-      rewards, valid, length, probe, complete, step, separate=None):
-    def values(rewards, valid, separate=None):
-      return per_group(rewards, valid, step, separate)[0]
+      rewards, valid, length, probe, complete, step, columns=None):
+    columns = _given(columns, budget)
 
-    gain = jnp.abs(values(penalised(rewards, length), valid, separate)).sum(1)
+    def values(rewards, valid, columns):
+      return _of_rows(per_group(rewards, valid, step, columns)[0], columns)
+
+    gain = jnp.abs(values(penalised(rewards, length), valid, columns)).sum(1)
     return WaveSignal(
         screening.signal_table(
-            lambda right: values(right, jnp.ones_like(right, bool)), samples),
-        jnp.where(complete, gain, jnp.nan),
-        pass_rates(rewards, probe, ks))
+            lambda right: values(right, jnp.ones_like(right, bool), {
+                name: _hypothetical(name, x, right)
+                for name, x in columns.items()}), samples),
+        jnp.where(complete, gain, jnp.nan), pass_rates(rewards, probe, ks))
 
-  return Program(batch_advantages, wave_signal)
+  return Program(batch_advantages, wave_signal, tuple(columns))
+
+
+def _given(
+    columns: Mapping[str, Array] | None, budget: int) -> dict[str, Array]:
+  """Returns the columns that an advantage gets; of turns, those of tokens."""
+  found = dict(columns or {})
+  if 'turn_start' in found:
+    found['turn'] = turn_of_tokens(
+        found.pop('turn_start'), found.pop('turn_length'), budget)
+  return found
+
+
+def _of_rows(values: Array, columns: Mapping[str, Array]) -> Array:
+  """Returns the advantages [P, N] of rows of those of tokens, if they are."""
+  if values.ndim == 2:
+    return values
+  values = jnp.where(columns['turn'] >= 0, values, 0.0)
+  return jnp.abs(values).sum(-1) * jnp.sign(values.sum(-1))
+
+
+def _hypothetical(name: str, column: Array, rewards: Array) -> Array:
+  """Returns a column of groups that are no rollouts, with these rewards.
+
+  Rewards in it have this value, all else is 0. They have one token, in turn 0.
+  """
+  wide = rewards.reshape(*rewards.shape, *[1] * (column.ndim - 2))
+  shape = wide.shape if name == 'turn' else (*rewards.shape, *column.shape[2:])
+  known = name in ('separate', 'turn_rewards')
+  return jnp.broadcast_to(wide if known else 0, shape).astype(column.dtype)
+
+
+def turn_of_tokens(start: Array, length: Array, width: int) -> Array:
+  """Returns the number of the turn of each token, -1 where there is none.
+
+  Args:
+    start: [..., U] int32, the first column of each turn.
+    length: [..., U] int32, its tokens.
+    width: T.
+
+  Returns:
+    [..., T] int32.
+  """
+  place = jnp.arange(width)[:, None] - start[..., None, :]
+  inside = (place >= 0) & (place < length[..., None, :])
+  return jnp.where(inside.any(-1), jnp.argmax(inside, -1), -1)

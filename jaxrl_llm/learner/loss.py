@@ -48,6 +48,7 @@ class LossParams(LossWeights):
     budget: [] tokens, the divisor of each row in aggregation 'constant'.
     objective: name to [], hyperparameters of the objective.
     importance: name to [], thresholds of the importance correction.
+    term: name to [], hyperparameters of the further term.
     rejection: name to [], lam, c1 and c2; empty without rejection.
     actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
   """
@@ -55,14 +56,38 @@ class LossParams(LossWeights):
   budget: Array
   objective: dict[str, Array]
   importance: dict[str, Array]
+  term: dict[str, Array] = struct.field(default_factory=dict)
   rejection: dict[str, Array] = struct.field(default_factory=dict)
   actor: dict[str, Array] = struct.field(default_factory=dict)
+
+
+def by_token(advantages: Array) -> Array:
+  """Returns advantages [B] or [B, T] as [B, 1] or [B, T]."""
+  return advantages if advantages.ndim == 2 else advantages[:, None]
+
+
+def advantages_of(batch: LearnerBatch) -> Array:
+  """Returns the advantages of a batch, [B] or, if they are by token, [B, T]."""
+  return (batch.advantages if batch.token_advantages is None
+          else batch.token_advantages)
+
+
+def named(function: Any, batch: LearnerBatch) -> dict[str, Array]:
+  """Returns the columns that a function names; 0 at tokens that are masked."""
+  found = {name: batch.columns[name] for name in getattr(
+      function, 'columns', ()) if name in batch.columns}
+  return {
+      name: jnp.where(
+          jnp.expand_dims(batch.mask, range(1, x.ndim - 1)), x,
+          jnp.zeros((), x.dtype))
+      if batch.declared[name].axes[-1:] == 'T' else x
+      for name, x in found.items()}
 
 
 def likelihood(new, old, advantages, mask):
   """Computes the supervised loss, -log p(token) times the row's advantage."""
   del old
-  loss = -new * jnp.where(mask, advantages[:, None], 0.0)
+  loss = -new * jnp.where(mask, by_token(advantages), 0.0)
   nowhere = jnp.zeros_like(mask)
   return policy_losses.PolicyLoss(loss, jnp.ones_like(new), nowhere, nowhere)
 
@@ -84,9 +109,10 @@ def weighted_sum(
 
   With the tokens' weights w and the importance weights F, the loss is
 
-    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t)
+    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t + X_t)
 
-  Under rejection, F_t is the factor of `rejection.factors`.
+  Under rejection, F_t is the factor of `rejection.factors`. X is the further
+  term `loss.term`.
 
   Args:
     new: [B, T] log-probs under the trained policy, with gradient.
@@ -108,17 +134,17 @@ def weighted_sum(
     # Masked tokens must not reach the loss, not even as 0 * inf.
     return jnp.where(mask, x, 0.0)
 
-  new, entropy = trained(new), trained(entropy)
+  new, entropy, weights = map(trained, (new, entropy, weights))
   # In the first update after a rollout the new policy is the old one. Its own
   # log-probs make every ratio exactly 1; those of another program would not.
   old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
          else trained(batch.old_logprobs))
   logprobs = obrs.Logprobs(new, old, trained(batch.behaviour_logprobs))
   gap = old - logprobs.behaviour
-  objective = (cfg.objective if callable(cfg.objective)
-               else OBJECTIVES[cfg.objective])
+  objective = OBJECTIVES.get(cfg.objective, cfg.objective)
   policy, own = policy_losses.with_metrics(
-      objective(new, old, batch.advantages, mask, **loss.objective))
+      objective(new, old, advantages_of(batch), mask, **loss.objective,
+                **named(objective, batch)))
   weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
@@ -127,7 +153,10 @@ def weighted_sum(
         new, trained(batch.anchor_logprobs))
     token_loss += loss.kl_coef * divergence
     sums['kl_anchor'] = divergence
-  weights = trained(weights)
+  if callable(cfg.term):
+    further, more = policy_losses.with_metrics(cfg.term(
+        new, old, entropy, mask, **loss.term, **named(cfg.term, batch)))
+    token_loss, own = token_loss + trained(further), {**own, **more}
   total = jnp.sum(weights * token_loss)
 
   sums.update(
@@ -142,10 +171,9 @@ def weighted_sum(
       counts, loss=total, policy_loss=jnp.sum(weights * weighted),
       tokens=jnp.sum(mask, dtype=jnp.float32))
   count = jnp.maximum(jnp.sum(mask, 1), 1)
-  clipped = policy.clipped_low | policy.clipped_high
   rows = dict(
-      entropy=jnp.sum(entropy, 1) / count,
-      clip_share=jnp.sum(trained(clipped), 1) / count)
+      entropy=jnp.sum(entropy, 1) / count, clip_share=jnp.sum(trained(
+          policy.clipped_low | policy.clipped_high), 1) / count)
   maxima = dict(
       ratio_max=jnp.max(trained(policy.ratio)),
       behaviour_gap_max=jnp.max(jnp.abs(gap)))
@@ -168,10 +196,11 @@ def _importance(logprobs, batch, loss, cfg, rejection):
   """
   mask = batch.mask
   correct = functools.partial(
-      importance.correction(cfg.importance), **loss.importance)
+      importance.correction(cfg.importance), **loss.importance,
+      **named(cfg.importance, batch))
   if rejection is not None:
     facts, factor, metrics = rejection_lib.factors(
-        rejection, logprobs, batch.advantages, mask, loss.rejection,
+        rejection, logprobs, advantages_of(batch), mask, loss.rejection,
         aggregation=cfg.aggregation, clipped=cfg.objective != 'no_clip',
         correction=None if cfg.importance == 'none' else correct)
     return factor, metrics, dict(

@@ -39,11 +39,13 @@ class LossChoices:
       (DAPO) or constant (Dr. GRPO).
     kl_estimator: estimator of the KL of kl_coef: k1, k2 or k3.
     importance: weight of a token by the ratio of old to behaviour probability.
+    term: further loss of a token, which is added.
   """
   objective: own_code.Name = own_code.Name('clip')
   aggregation: Literal['sequence_mean', 'token_mean', 'constant'] = 'token_mean'
   kl_estimator: Literal['k1', 'k2', 'k3'] = 'k3'
   importance: own_code.Name = own_code.Name('none')
+  term: own_code.Name = own_code.Name('none')
 
 
 @dataclasses.dataclass(frozen=True)

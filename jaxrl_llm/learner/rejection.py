@@ -278,7 +278,7 @@ def factors(
   Args:
     context: of the microbatch.
     logprobs: [B, t], 0 where masked.
-    advantages: [B].
+    advantages: [B] or [B, t].
     mask: [B, t] bool, tokens that count.
     params: lam, c1 and c2.
     aggregation: one of `policy_losses.AGGREGATIONS`.
@@ -305,7 +305,8 @@ def factors(
   # log q'/p = log min(q, p / lam) - log Z - log p.
   kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(
       jnp.where(z > 0, z, 1.0))
-  rejected, sign = 1.0 - facts.keep, advantages[:, None]
+  rejected = 1.0 - facts.keep
+  sign = advantages if advantages.ndim == 2 else advantages[:, None]
   metrics = dict(
       importance=weight.weight, obrs_acceptance=facts.acceptance,
       obrs_kept=facts.keep, obrs_z=z, obrs_kl_before=gap,

@@ -293,7 +293,7 @@ def _runs(made: programs.Programs, name: str) -> int:
   if name == 'update':
     return made.needs.updates_per_step
   if name == 'score':
-    return made.needs.old_logprobs + made.needs.anchor
+    return len({'old_logprobs', 'anchor_logprobs'} & made.needs.columns.keys())
   return int(name != 'sft' or not made.config.steps)  # it is no part of one
 
 
@@ -449,8 +449,8 @@ def _model_flops(made: programs.Programs, name: str) -> float:
   total = 0.0
   for number, player in enumerate(made.players):
     runs = dict(
-        score=made.needs.old_logprobs + (
-            not number and made.needs.anchor),
+        score=_runs(made, 'score') if not number else (
+            'old_logprobs' in made.needs.columns),
         # A backward pass is two, or one with LoRA.
         update=config.learner.epochs * (
             2 if not number and config.lora.rank else 3))

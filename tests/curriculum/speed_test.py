@@ -218,7 +218,7 @@ def test_metrics_count_what_the_run_did():
     state, ask = made.propose(state)
     table, gain, answers = screens.answer(
         rng, ask, held, lambda problem: (0, .5, 1)[problem % 3])
-    table = table._replace(length=(table.group % 5 + 1).astype(np.int32))
+    table = table.replace(length=(table.group % 5 + 1).astype(np.int32))
     lengths = {group: group % 5 + 1 for group in held}
     state = made.update(state, ask, table, screens.SIGNAL, gain)
     waiting = state.finished

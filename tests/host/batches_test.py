@@ -48,9 +48,9 @@ def test_learner_batch_against_lists(scored):
   advantages = rng.normal(size=7).astype(np.float32)
   advantages[1] = np.nan  # of filler: it may be anything
   trained = np.arange(7) % 3 > 0
+  store = stored(prompts, responses, old_logprobs=old)
   got = batches.learner_batch(
-      stored(prompts, responses, old_logprobs=old), rows, advantages, trained,
-      scored=scored)
+      store if scored else store.without('score'), rows, advantages, trained)
 
   for r, row in enumerate(rows):
     prompt = TOKENIZER.encode(('a', 'bcab', 'ccc')[row // 4])
@@ -75,7 +75,7 @@ def test_learner_batch_against_lists(scored):
       tokens=np.int32, prompt_length=np.int32, response_length=np.int32,
       mask=bool, behaviour_logprobs=np.float32, advantages=np.float32)
   kinds |= dict(old_logprobs=np.float32) if scored else {}
-  assert {k: v.dtype for k, v in vars(got).items() if v is not None} == kinds
+  assert {k: v.dtype for k, v in got.columns.items()} == kinds
 
 
 def test_a_batch_of_an_empty_store_is_filler():

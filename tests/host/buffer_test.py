@@ -108,8 +108,7 @@ def test_the_columns_of_a_wave():
   for p, group in enumerate(ask.group):
     for j in range(ask.first[p], ask.first[p] + ask.count[p]):
       length, verdict = rollouts.length[row], judged.verdicts[row]
-      got = {name: getattr(table, name)[row] for name in table._fields
-             if name not in ('rewards', 'temperature')}
+      got = {name: column[row] for name, column in table.columns.items()}
       mean = sum(map(float, rollouts.entropy[row, :length])) / max(length, 1)
       assert got.pop('entropy') == pytest.approx(
           mean, rel=rounding(config.max_response, 1))
@@ -127,13 +126,13 @@ def test_the_columns_of_a_wave():
       assert tokens.prompt[row, 1] == 2 + ask.problem[p]
       assert tokens.prompt_length[row] == prompt.length[p] == 2
       row += 1
-  assert table.rewards is None and len(table.group) == row == 9
+  assert table.separate is None and len(table.group) == row == 9
   np.testing.assert_array_equal(tokens.response, rollouts.tokens)
   np.testing.assert_array_equal(tokens.length, rollouts.length)
   assert not tokens.old_logprobs.any() and not tokens.anchor_logprobs.any()
   assert tokens.old_logprobs.shape == tokens.response.shape
   # The types are those of a buffer, so that both can be joined.
-  free = buffer.empty(1, config, parts)
+  free = buffer.empty(1, parts)
   assert jax.tree.map(lambda x: (x.dtype, x.shape[1:]), free) == jax.tree.map(
       lambda x: (x.dtype, x.shape[1:]), buffer.Buffer(table, tokens))
 
@@ -149,18 +148,18 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   separate[1, 3] = np.nan  # one that does not count
   judged = judged._replace(rewards=dict(zip('fg', separate)))
   table, _ = buffer.of_wave(ask, responses, judged, config, parts)
-  free = buffer.empty(2, config, parts).table
+  free = buffer.empty(2, parts).table
   if advantage == 'grpo':
-    assert table.rewards is None and free.rewards is None
+    assert table.separate is None and free.separate is None
     return
-  np.testing.assert_array_equal(table.rewards, separate.T.astype(np.float32))
+  np.testing.assert_array_equal(table.separate, separate.T.astype(np.float32))
   joined = buffer.join(table, free)
-  assert joined.rewards.shape == (11, 2)
-  assert np.isnan(joined.rewards[9:]).all()
+  assert joined.separate.shape == (11, 2)
+  assert np.isnan(joined.separate[9:]).all()
   # A wave of which no verification came back has none.
   lost, _ = buffer.of_wave(
       ask, responses, judged._replace(rewards={}), config, parts)
-  assert np.isnan(lost.rewards).all()
+  assert np.isnan(lost.separate).all()
 
 
 @pytest.mark.parametrize('behaviour, tempered, wanted', [
@@ -186,7 +185,7 @@ def test_the_behaviour_log_probs(behaviour, tempered, wanted):
     (dict(selection='all_rows', curriculum_prompts=2), True, True)], ids=str)
 def test_log_probs_that_nothing_needs_are_not_there(fields, old, anchor):
   config, parts = made(**fields)
-  tokens = buffer.empty(3, config, parts).tokens
+  tokens = buffer.empty(3, parts).tokens
   assert (tokens.old_logprobs is not None) == old
   assert (tokens.anchor_logprobs is not None) == anchor
 
@@ -194,7 +193,7 @@ def test_log_probs_that_nothing_needs_are_not_there(fields, old, anchor):
 def filled(groups, samples, config, parts, start=0):
   """Makes a buffer whose rows differ from each other in every column."""
   rows = len(groups)
-  free = buffer.empty(rows, config, parts)
+  free = buffer.empty(rows, parts)
   number = iter(range(start, 10 ** 6))
 
   def distinct(column):
@@ -204,7 +203,7 @@ def filled(groups, samples, config, parts, start=0):
     return values.reshape(column.shape).astype(column.dtype)
 
   made = jax.tree.map(distinct, free)
-  return made._replace(table=made.table._replace(
+  return made._replace(table=made.table.replace(
       group=np.array(groups), sample=np.array(samples, np.int32)))
 
 
@@ -222,7 +221,7 @@ def test_joined_rows_stand_after_those_held():
   held = filled([4, -1, 2], [0, 0, 1], config, parts)
   new = filled([9, 9], [0, 1], config, parts, start=5000)
   assert rows_in(buffer.join(held, new)) == rows_in(held) + rows_in(new)
-  none = buffer.empty(0, config, parts)
+  none = buffer.empty(0, parts)
   assert rows_in(buffer.join(none, new)) == rows_in(new)
   assert tiny.same(buffer.join(none, new), new)
 
@@ -256,7 +255,7 @@ def test_every_column_of_a_kept_row_moves_with_it():
     # Rows that failed stay too; a free row never does, nor any row twice.
     stay = [i for i, name in enumerate(names) if name[0] >= 0 and (
         name in picked or name[0] in groups)]
-    free = rows_in(buffer.empty(1, config, parts))
+    free = rows_in(buffer.empty(1, parts))
     assert rows_in(kept) == [before[i] for i in stay] + free * (
         3 * 4 + 4 - len(stay))
     assert rows_in(full) == before
@@ -267,12 +266,12 @@ def test_a_buffer_has_the_room_of_both_stages():
   # Three groups that wait, and the rows of one round.
   assert buffer.capacity(config, parts) == 3 * 4 + 16
   full = filled([0, 1], [0, 0], config, parts)
-  full = full._replace(table=full.table._replace(
+  full = full._replace(table=full.table.replace(
       round=np.full(2, -1, np.int32)))
   kept = buffer.keep(full, config, parts, parts.curriculum.init(),
                      parts.selection.init((0,)))
   # Nobody holds a group that did not qualify.
-  assert rows_in(kept) == rows_in(buffer.empty(28, config, parts))
+  assert rows_in(kept) == rows_in(buffer.empty(28, parts))
 
 
 def test_rows_in_one_stage_may_use_the_room_of_the_other():

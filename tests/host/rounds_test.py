@@ -35,30 +35,31 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
   two = np.zeros(2, np.int32)
   ask = GroupRequests(np.array([7, 9]), two, two, two, np.ones(2, bool))
   got = rounds.signal(
-      types.SimpleNamespace(of_wave=of_wave), TABLE, ask, 'step', first=2,
-      prompts=3, samples=3, replicate=lambda x: x)
-  rewards, valid, length, probe, complete, step, separate = seen
+      types.SimpleNamespace(of_wave=of_wave, columns=()), TABLE, ask, 'step',
+      first=2, prompts=3, samples=3, replicate=lambda x: x)
+  rewards, valid, length, probe, complete, step, columns = seen
   nothing = [0, 0, 0]
   assert rewards.tolist() == [[1, 3, 9], [.5, 2, 0], nothing]
   assert valid.tolist() == [[1, 1, 0], [1, 1, 0], nothing]
   assert length.tolist() == [[1, 3, 5], [2, 4, 0], nothing]
   assert probe.tolist() == [[0, 1, 0], nothing, nothing]
   assert complete.tolist() == [True, False, False] and step == 'step'
-  assert separate is None
+  assert columns == {}
   assert got.gain.tolist() == [0, 1]
 
 
 def test_advantages_and_moments_of_a_batch_are_in_the_table():
-  def of_batch(rewards, valid, length, truncated, step, separate):
+  def of_batch(rewards, valid, length, truncated, step, columns):
     assert rewards.tolist() == [[1, 3, 0], [.5, 0, 0]]
     assert valid.tolist() == [[1, 1, 0], [1, 0, 0]]
     assert length.tolist() == [[1, 3, 0], [2, 0, 0]] and not truncated.any()
-    return BatchAdvantages(10 * rewards, valid & (length > 1), {'m': step})
+    return BatchAdvantages(
+        10 * rewards, None, valid & (length > 1), {'m': step})
 
   rows = np.array([[0, 2, -1], [1, -1, -1]])  # groups of two and of one
   got, metrics = rounds.with_advantages(
-      types.SimpleNamespace(of_batch=of_batch), TABLE, [rows], np.float32(4),
-      replicate=lambda x: x)
+      types.SimpleNamespace(of_batch=of_batch, columns=()), TABLE, [rows],
+      np.float32(4), replicate=lambda x: x)
   assert metrics == {'m': 4}
   none = np.nan
   np.testing.assert_array_equal(got.advantage, [10, 5, 30, none, none])
@@ -79,17 +80,17 @@ def tables_equal(a, b):
 def test_an_advantage_that_is_not_finite_is_named():
   batch = [np.array([[0, 2, -1], [1, -1, 3]])]
   values = np.array([1, 0, -1, .5, np.nan], np.float32)  # row 4 is not trained
-  rounds.check_advantages(TABLE._replace(advantage=values), batch, 'mine')
+  rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
   values[3] = np.inf
   with pytest.raises(
       AdvantageError, match=r'advantage=mine is inf .* rewards \[0.5, 2.0\]'):
-    rounds.check_advantages(TABLE._replace(advantage=values), batch, 'mine')
+    rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
 
 
 @pytest.mark.parametrize('drop', [False, True])
 def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   """They are neither scored nor trained on, and count in no denominator."""
-  table = TABLE._replace(
+  table = TABLE.replace(
       advantage=np.float32([0, 2, -1, 0, np.nan]), trained=TABLE.valid)
   tokens = RolloutTokens(
       prompt=np.zeros((5, 1), np.int32), prompt_length=np.ones(5, np.int32),

@@ -23,7 +23,7 @@ def wave(rewards, valid, count=(2, 2), probe=True):
   """Returns rows of a table, and requests of `count` samples of each group."""
   rewards, valid = np.ravel(rewards), np.ravel(valid).astype(bool)
   rows = len(rewards)
-  blank = dict.fromkeys(Table._fields, np.zeros(rows, np.int32))
+  blank = dict.fromkeys(Table.declared, np.zeros(rows, np.int32))
   zero = np.zeros(len(count), np.int32)
   return Table(**{
       **blank, 'reward': rewards.astype(np.float32), 'valid': valid,
@@ -97,11 +97,11 @@ def test_a_group_without_a_verdict_leaves_the_spread_of_the_others():
 def test_the_probe_is_a_mean_over_responses():
   table, _ = wave([1, 0, 4, 9], [1, 1, 0, 1],
                   probe=np.array([True, True, True, False]))
-  table = table._replace(policy_step=np.full(4, 7))
+  table = table.replace(policy_step=np.full(4, 7))
   got = step_metrics.probe(table, 9)
   # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
   assert got == (.5, .5, 7)
-  table = table._replace(valid=np.zeros(4, bool))
+  table = table.replace(valid=np.zeros(4, bool))
   assert np.isnan(step_metrics.probe(table, 9)[:2]).all()
   nothing, _ = wave([], [])
   assert step_metrics.probe(nothing, 9).policy_step == 9

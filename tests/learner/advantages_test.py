@@ -172,8 +172,10 @@ def test_separate_rewards_reach_the_advantage_that_takes_them():
   whole = sum(w * reference.advantages('grpo', separate[..., k], valid)
               for k, w in enumerate((1.0, 0.5)))
   got = program.of_batch(
-      nothing, valid, LENGTH, truncated, np.uint32(0), separate)
+      nothing, valid, LENGTH, truncated, np.uint32(0),
+      {'separate': separate})
   close(got.advantages, whole / (whole[valid].std(ddof=1) + 1e-6))
   wave = program.of_wave(
-      nothing, valid, LENGTH, valid, np.ones(4, bool), np.uint32(0), separate)
+      nothing, valid, LENGTH, valid, np.ones(4, bool), np.uint32(0),
+      {'separate': separate})
   close(wave.gain, np.abs(whole).sum(1))

@@ -72,8 +72,9 @@ def _batch(rollouts, replayed):
   prompts = _queue().prompts
   row = np.repeat(np.arange(P), N)
   tokens = RolloutTokens(
-      prompts.tokens[row], prompts.length[row], rollouts.tokens,
-      rollouts.length, rollouts.logprobs,
+      prompt=prompts.tokens[row], prompt_length=prompts.length[row],
+      response=rollouts.tokens, length=rollouts.length,
+      behaviour_logprobs=rollouts.logprobs,
       experts=rollouts.experts if replayed else None)
   return batches.learner_batch(
       tokens, np.arange(R), np.linspace(-1, 1, R), np.ones(R, bool))

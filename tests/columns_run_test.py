@@ -1,0 +1,180 @@
+"""Runs of a user's functions that name columns, from tests/outside."""
+
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.host import stages
+from jaxrl_llm.learner import advantages
+from tests import processes_test, resume_test, seams_test
+from tests.helpers import devices, many, stage_runs, tiny
+from tests.outside import columns
+
+FILE = devices.ROOT / 'tests/outside/columns.py'
+FIELDS = dict(
+    advantage=f'{FILE}:later', loss__objective=f'{FILE}:near',
+    loss__term=f'{FILE}:sure', learner__updates=2, later__gamma=0.8,
+    loss__pull=0.5, sure__weight=0.02)
+
+
+def test_a_run_with_columns_by_token_goes_on(tmp_path):
+  seen = []
+
+  def by_hand(batch, table, rows):
+    """Returns what `later` gives to the rows of a batch, one by one."""
+    del batch
+    out = np.zeros(table.token_advantages.shape, np.float32)
+    for group in {*table.group[rows]}:
+      same = [r for r in np.flatnonzero(table.group == group)
+              if table.valid[r]]
+      mean = np.mean(table.reward[same])
+      for r in same:
+        for t in range(table.length[r]):
+          out[r, t] = (table.reward[r] - mean) * .8 ** (
+              table.length[r] - 1 - t)
+    return out
+
+  parts = stage_runs.judged(stage_runs.built(**FIELDS))
+  inner = parts.stages.selection.select
+
+  def select(state, table, rows, key):
+    real = rows[rows >= 0]
+    want = by_hand(None, table, real)[real]
+    np.testing.assert_allclose(
+        table.token_advantages[real], want, rtol=1e-5, atol=1e-6)
+    # The value of a row, which the stages read.
+    np.testing.assert_allclose(
+        table.advantage[real],
+        np.abs(want).sum(-1) * np.sign(want.sum(-1)), rtol=1e-4, atol=1e-5)
+    seen.append(np.abs(want).max())
+    return inner(state, table, rows, key)
+
+  parts = tiny.changed(parts, stages=parts.stages._replace(
+      selection=parts.stages.selection._replace(select=select)))
+  rows = seams_test.goes_on(parts, tmp_path)
+  assert max(seen) > 0
+  trained = [row for row in rows if row['batch/rounds']]
+  for row in trained:
+    assert row['sure/sampled'] < 0 and 0 <= row['near/truncated'] <= 1
+  # The anchor is where RL began.
+  assert 0 < trained[0]['near/gap'] < trained[-1]['near/gap']
+
+
+@pytest.mark.processes
+def test_on_eight_devices_and_resumed_with_two_processes(tmp_path):
+  fields = {**FIELDS, 'steps': 3, 'mesh__data': 8}
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  many.finish(many.start(one, fields, share=8, **run), one)
+  many.finish(many.start(two, fields, count=2, share=4, **run), two)
+  processes_test.alike(one, two, 1e-5)
+  rows, last = many.rows(two), resume_test.final_state(two / 'run')
+  assert rows[-1]['near/gap'] > 0
+  shutil.rmtree(two / 'run/checkpoints/3')
+  many.finish(many.start(two, fields, count=2, share=4, **run), two)
+  assert many.rows(two) == rows
+  assert resume_test.final_state(two / 'run') == last
+
+
+@pytest.mark.parametrize('changes, said', [
+    ({'later.gamma': .7}, r'later\.gamma'),
+    ({'loss.pull': .1}, r'loss\.pull'),
+    ({'sure.weight': .1}, r'sure\.weight'),
+    ({'loss.term': 'none'}, r'loss\.term')])
+def test_a_run_with_another_value_is_refused(changes, said):
+  was = tiny.load(**FIELDS)
+  now = config_lib.complete(was, changes, '')
+  with pytest.raises(ValueError, match=said):
+    config_lib.resume_conflicts(was.to_dict(), now.to_dict())
+    raise ValueError(config_lib.resume_conflicts(was.to_dict(), now.to_dict()))
+
+
+FAULTY = '''
+import jax.numpy as jnp
+
+def likely(new, old, advantages, mask, top_ids, clip_low=.2, clip_high=.2):
+  """Names a column that only Jackpot has."""
+
+def option(new, old, entropy, mask, teacher):
+  """Names no column."""
+
+def narrow(new, old, entropy, mask):
+  """Returns a loss of rows."""
+  return new[:, 0]
+
+def rows_only(new, old, advantages, mask, clip_low=.2, clip_high=.2):
+  """Takes advantages of rows alone."""
+  from jaxrl_llm.ops import policy_losses
+  nowhere = jnp.zeros_like(mask)
+  return policy_losses.PolicyLoss(
+      -new * advantages[:, None], new, nowhere, nowhere)
+
+def perhaps(new, old, entropy, mask, top_ids=None, anchor_logprobs=None):
+  """Takes columns if they are there."""
+  assert top_ids is None and anchor_logprobs is None
+  return 0 * new
+'''
+
+
+@pytest.mark.parametrize('fields, said', [
+    (dict(loss__objective='likely'),
+     'needs the column top_ids, but the sampler of this run makes none'),
+    (dict(loss__term='option'), 'Option teacher of .* has no default'),
+    (dict(loss__term='narrow'), r'returns .* of the shapes'),
+    (dict(loss__objective='rows_only', advantage=f'{FILE}:later'),
+     r'returns .* of the shapes'),
+    (dict(advantage=f'{FILE}:of_turns'),
+     'needs the column turn_rewards, but the environment of this run makes')])
+def test_what_cannot_be_is_one_sentence(fields, said, tmp_path):
+  (tmp_path / 'faulty.py').write_text(FAULTY)
+  named = {name: value if '/' in value else f'{tmp_path}/faulty.py:{value}'
+           for name, value in fields.items()}
+  with pytest.raises(ValueError, match=said):
+    stages.validate(tiny.load(**named))
+
+
+def test_columns_with_the_default_none_are_optional(tmp_path):
+  (tmp_path / 'faulty.py').write_text(FAULTY)
+  config = tiny.load(loss__term=f'{tmp_path}/faulty.py:perhaps')
+  stages.validate(config)
+  needs = stages.make_stages(config).needs
+  assert not {'top_ids', 'anchor_logprobs'} & needs.columns.keys()
+
+
+def test_turns_of_tokens():
+  start = np.array([[0, 3, 0], [1, 0, 0]], np.int32)
+  length = np.array([[2, 2, 0], [5, 0, 0]], np.int32)
+  got = advantages.turn_of_tokens(jnp.asarray(start), jnp.asarray(length), 6)
+  assert got.tolist() == [[0, 0, -1, 1, 1, -1], [-1, 0, 0, 0, 0, 0]]
+
+
+def test_the_reward_of_each_turn_reaches_its_tokens():
+  """Also where groups are asked for that are no rollouts."""
+  program = advantages.make_program(
+      lambda rewards, where, step, given: (
+          columns.of_turns(rewards, where=where, **given), {}),
+      lambda rewards, where, step, given: (
+          columns.of_turns(rewards, where=where, **given), {}),
+      samples=2, ks=(1,), overlong=tiny.load().overlong, budget=5,
+      columns=('turn_start', 'turn_length', 'turn_rewards'))
+  given = dict(
+      turn_start=np.int32([[[0, 3], [0, 0]]]),
+      turn_length=np.int32([[[2, 1], [5, 0]]]),
+      turn_rewards=np.float32([[[.25, .75], [0, 0]]]))
+  rewards, valid = np.float32([[1, 0]]), np.ones((1, 2), bool)
+  length = np.full((1, 2), 3, np.int32)
+  got = program.of_batch(
+      rewards, valid, length, ~valid, np.uint32(0), given)
+  np.testing.assert_allclose(got.token_advantages, [[
+      [-.25, -.25, 0, .25, 0], [-.5] * 5]])
+  # |-.25| twice and .25, whose sum is below 0.
+  np.testing.assert_allclose(got.advantages, [[-.75, -2.5]])
+  wave = program.of_wave(
+      rewards, valid, length, valid, np.ones(1, bool), np.uint32(0), given)
+  np.testing.assert_allclose(wave.gain, [3.25])
+  # One of two right: 1 - .5 and 0 - .5.
+  np.testing.assert_allclose(wave.signal, [0, 1, 0])
