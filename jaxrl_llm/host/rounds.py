@@ -259,8 +259,8 @@ def with_scores(
         temperature=table.at(mine).temperature), len(rows))
     scores = processes.fetch_rows(learning.learner.score(
         params, batch, plan, learning.loss, learning.frozen))
-    for field, values in ((name, scores.logprobs), ('z', scores.z),
-                          ('actor_logprobs', scores.actor_logprobs)):
+    for field, values in scores._asdict().items():
+      field = name if field == 'logprobs' else field
       if values is not None and getattr(tokens, field) is not None:
         column = getattr(scored, field).copy()
         column[mine[real]] = values[real]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm.sampling import decode, prefixes
 from jaxrl_llm.sampling.config import SamplerConfig
-from jaxrl_llm.types import Prompts, Requests
+from jaxrl_llm.types import Prompts, Requests, Rollouts
 
 Array = jax.Array
 
@@ -209,14 +209,13 @@ def empty(
   """
   slots, texts = sampler.slots, sampler.stop_texts is not None
   zero = jnp.zeros((), jnp.int32)
-  kinds = dict(
-      tokens=((), jnp.int32), logprobs=((), jnp.float32),
-      entropy=((), jnp.float32))
-  if sampler.tempered:
-    kinds.update(tempered_logprobs=((), jnp.float32))
-  if sampler.top_logprobs:
-    k = (sampler.top_logprobs,)
-    kinds.update(top_ids=(k, jnp.int32), top_logprobs=(k, jnp.float32))
+  chosen = dict(
+      tempered_logprobs=sampler.tempered, top_ids=sampler.top_logprobs,
+      top_logprobs=sampler.top_logprobs)
+  kinds = {
+      name: ((sampler.top_logprobs,) * ('K' in column.axes), column.type)
+      for name, column in Rollouts.declared.items()
+      if column.axes[-1:] == 'T' and chosen.get(name, not column.maker)}
   rows = {
       name: jnp.zeros((requests + 1, *extra, sampler.max_response), kind)
       for name, (extra, kind) in kinds.items()}
