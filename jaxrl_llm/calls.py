@@ -274,7 +274,8 @@ class Sampler:
     free = buffer.empty(0, parts.stages).tokens.without('score')
     rollouts, tokens = jax.tree.map(lambda *x: np.concatenate(x), *[
         (x.rollouts, buffer.tokens_of(
-            x, np.asarray(x.rollouts.length), free, config)) for x in found])
+            x, np.asarray(x.rollouts.length), free,
+            parts.stages.settings.tempered)) for x in found])
     return Samples(
         [text for x in found for text in x.texts],
         np.repeat(np.arange(len(prompts)), n), rollouts.tokens,
@@ -354,7 +355,7 @@ class Learner:
     self._learning = rounds.Learning(
         parts.programs.learner,
         parts.replicate(choices.loss_params(parts.config)), start.frozen,
-        start.anchor, parts.stages.needs, parts.config, parts.processes)
+        start.anchor, parts.stages, parts.processes)
     sampler.follow(self)
 
   @process_state.narrow()

@@ -323,6 +323,45 @@ class RunSizes(NamedTuple):
   rounds: int = 1
 
 
+class Settings(NamedTuple):
+  """Numbers and choices that the steps of a run read, from its config.
+
+  Attributes:
+    seed: seed of the run.
+    steps: steps of the run.
+    samples: n, samples of a group.
+    max_prompt: L.
+    max_response: T.
+    minibatch: rows of an optimiser step.
+    epochs: passes over the rows of a round.
+    drop_zero_advantage: leave rows without an advantage out of updates.
+    lag: waves between sampling and training.
+    temperature: of the sampler, a number or a schedule.
+    tempered: whether a row's behaviour is before truncation.
+    advantage: name of the advantage, if it is the user's own; else ''.
+    actor_learns: whether the model that writes the responses is trained.
+    lam: threshold of the rejection, for the samples that are kept.
+    records: groups of which a step keeps the responses.
+    workdir: folder of the run.
+  """
+  seed: int
+  steps: int
+  samples: int
+  max_prompt: int
+  max_response: int
+  minibatch: int
+  epochs: int
+  drop_zero_advantage: bool
+  lag: int
+  temperature: float | str
+  tempered: bool
+  advantage: str
+  actor_learns: bool
+  lam: float
+  records: int
+  workdir: str
+
+
 class Curriculum(NamedTuple):
   """Choice of the problems to sample, and of the groups to train on.
 

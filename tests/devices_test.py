@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.host import batches, build, programs
+from jaxrl_llm.host import build, methods, programs
 from jaxrl_llm.monitoring import timing
 from tests.helpers import devices, learners, stage_runs, tiny
 from tests.helpers.tolerance import decoder, typical
@@ -122,7 +122,7 @@ def loop(sizes, fields):
       programs=tiny.programs(compiled),
       sizes=[len(parts.programs.learner.plans(rows)) for rows in (
           programs.scored_rows(parts.programs),
-          batches.minibatch_rows(config))],
+          methods.minibatch_rows(config))],
       part=params['layers']['up'].sharding.shard_shape((1, 32, 32)),
       params=[np.asarray(x, np.float64).tolist()
               for x in jax.tree.leaves(params)])

@@ -144,7 +144,7 @@ def test_waves_arrive_whole_and_in_order():
   config = tiny.load(actor__lag=3, off_policy='jackpot')
   made = stages.make_stages(config, 40)
   rng = np.random.default_rng(0)
-  flight, sent, forms = buffer.no_waves(config, made), [], set()
+  flight, sent, forms = buffer.no_waves(made), [], set()
   for number in range(12):
     groups, samples = [(0, 0), (1, 3), (2, 8), (4, 16)][number % 4]
     rows = jax.tree.map(
@@ -165,7 +165,7 @@ def test_waves_arrive_whole_and_in_order():
 def test_without_a_lag_nothing_is_in_flight():
   config = tiny.load()
   made = stages.make_stages(config, 40)
-  assert buffer.no_waves(config, made) == ()
+  assert buffer.no_waves(made) == ()
   assert buffer.exchange((), 'ask', 'rows', made) == (
       (), 'ask', 'rows')
 
@@ -173,5 +173,5 @@ def test_without_a_lag_nothing_is_in_flight():
 @pytest.mark.parametrize('lag, rows', [(0, 0), (1, 16), (3, 48)])
 def test_the_size_of_waves_in_flight_is_said(lag, rows):
   config = tiny.load(actor__lag=lag)
-  said = buffer.size(config, stages.make_stages(config, 40))
+  said = buffer.size(stages.make_stages(config, 40))
   assert (f'{rows} rollouts' in said) if rows else said == ''

@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm.curriculum import CURRICULA
-from jaxrl_llm.host import batches
+from jaxrl_llm.host import methods
 from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.selection import SELECTIONS
 from tests.helpers import stage_runs, tiny
@@ -152,7 +152,7 @@ def goes_on(parts, folder, check=lambda state: None):
   for name in set(compiled):
     assert compiled.count(name) == 1 or name == 'jit(score)' or (
         name == 'jit(update)' and compiled.count(name) == len(
-            learner.plans(batches.minibatch_rows(parts.config)))), name
+            learner.plans(methods.minibatch_rows(parts.config)))), name
   trained = [row for row in rows + later if row['batch/rounds']]
   assert all(np.isfinite(row['update/loss']) for row in trained)
   assert trained[-1]['update/skipped'] == 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import batches, choices, programs, sft_data
+from jaxrl_llm.host import choices, methods, programs, sft_data
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -61,7 +61,7 @@ def abstract(made: programs.Programs) -> Arguments:
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = (
-      batches.minibatch_rows(config), programs.scored_rows(made))
+      methods.minibatch_rows(config), programs.scored_rows(made))
   return Arguments(
       state=state,
       frozen=sharding.abstract_params(

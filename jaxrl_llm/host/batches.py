@@ -2,19 +2,12 @@
 
 from typing import Any, Iterator, Sequence
 
-from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.types import LearnerBatch, RolloutTokens
 
 # Columns of which others of a batch are made.
 _MERGED = 'prompt', 'prompt_length', 'response', 'length', 'generated'
-
-
-def minibatch_rows(config: ConfigDict) -> int:
-  """Returns the rows of an optimiser step."""
-  return (config.prompts_per_step * config.samples_per_prompt
-          // config.learner.updates)
 
 
 def learner_batch(

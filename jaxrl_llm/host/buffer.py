@@ -9,7 +9,6 @@ as many waves.
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.base import schedules
@@ -63,12 +62,12 @@ class InFlight(NamedTuple):
   samples: int
 
 
-def no_waves(config: ConfigDict, stages: Stages) -> tuple[InFlight, ...]:
+def no_waves(stages: Stages) -> tuple[InFlight, ...]:
   """Returns the waves in flight before the first step: empty ones."""
   nothing = np.zeros(0)
   ask = GroupRequests(*(nothing.astype(kind) for kind in (
       np.int64, np.int32, np.int32, np.int32, bool)))
-  return (_padded(ask, empty(0, stages), stages),) * config.actor.lag
+  return (_padded(ask, empty(0, stages), stages),) * stages.settings.lag
 
 
 def exchange(
@@ -110,16 +109,16 @@ def _padded(ask: GroupRequests, rows: Buffer, stages: Stages) -> InFlight:
       groups, samples)
 
 
-def capacity(config: ConfigDict, stages: Stages) -> int:
+def capacity(stages: Stages) -> int:
   """Returns the rows that a buffer keeps between two waves."""
-  return (stages.curriculum.capacity * config.samples_per_prompt
+  return (stages.curriculum.capacity * stages.settings.samples
           + stages.selection.capacity)
 
 
-def size(config: ConfigDict, stages: Stages) -> str:
+def size(stages: Stages) -> str:
   """Describes the memory of rows held between steps; '' if there are none."""
-  rows = capacity(config, stages) + (
-      config.actor.lag * stages.curriculum.max_requests)
+  rows = capacity(stages) + (
+      stages.settings.lag * stages.curriculum.max_requests)
   if not rows:
     return ''
   row_bytes = sum(
@@ -142,14 +141,14 @@ def empty(rows: int, stages: Stages) -> Buffer:
 
 def of_wave(
     ask: GroupRequests, responses: Responses, judged: Judged,
-    config: ConfigDict, stages: Stages, step: int = 0) -> Buffer:
+    stages: Stages, step: int = 0) -> Buffer:
   """Makes the rows of a wave, in the order of its requests.
 
   Args:
     ask: P groups.
     responses: R responses to them.
     judged: facts about them.
-    config, stages: they say which log-probs are kept.
+    stages: they say which columns rows have.
     step: steps done before, which choose the temperature of a schedule.
 
   Returns:
@@ -172,10 +171,11 @@ def of_wave(
     table = table.replace(separate=np.stack(
         [*judged.rewards.values()], 1).astype(np.float32))
   if table.temperature is not None:
-    table.temperature[:] = schedules.at(config.sampling.temperature, step)
+    table.temperature[:] = schedules.at(stages.settings.temperature, step)
   if table.turn_start is not None or table.turn_rewards is not None:
     _add_turns(table, judged)
-  return Buffer(table, tokens_of(responses, judged.length, free.tokens, config))
+  return Buffer(table, tokens_of(
+      responses, judged.length, free.tokens, stages.settings.tempered))
 
 
 def _add_turns(table: Table, judged: Judged) -> None:
@@ -191,21 +191,20 @@ def _add_turns(table: Table, judged: Judged) -> None:
 
 def tokens_of(
     responses: Responses, length: np.ndarray, free: RolloutTokens,
-    config: ConfigDict) -> RolloutTokens:
+    tempered: bool) -> RolloutTokens:
   """Makes the tokens of responses, in the order of their requests.
 
   Args:
     responses: R responses.
     length: [R] tokens of each, also of those that are elsewhere.
     free: R free rows, which have the log-probs to be kept.
-    config: `loss.behaviour` chooses between the two log-probs.
+    tempered: which of the two log-probs is kept.
   """
   rollouts, prompts = responses.rollouts, responses.call.prompts
   row = responses.call.requests.prompt
   real = np.arange(rollouts.tokens.shape[1]) < length[:, None]
   behaviour = rollouts.logprobs
-  if config.loss.behaviour == 'tempered' and (
-      rollouts.tempered_logprobs is not None):
+  if tempered and rollouts.tempered_logprobs is not None:
     behaviour = rollouts.tempered_logprobs
   recorded = {
       name: x for name, x in rollouts.columns.items()
@@ -253,13 +252,12 @@ def batch_rows(table: Table, groups: np.ndarray, samples: int) -> np.ndarray:
 
 
 def keep(
-    buffer: Buffer, config: ConfigDict, stages: Stages, curriculum: Any,
+    buffer: Buffer, stages: Stages, curriculum: Any,
     selection: Any) -> Buffer:
   """Moves the rows that a stage holds to the front of a buffer of fixed size.
 
   Args:
     buffer: C rows.
-    config: it says which columns rows have.
     stages: curriculum and selection, with their capacities.
     curriculum: state of the curriculum.
     selection: state of the selection.
@@ -273,10 +271,10 @@ def keep(
   wanted = stages.selection.holds(selection, buffer.table).copy()
   rows = rows_of(
       buffer.table, stages.curriculum.holds(curriculum),
-      config.samples_per_prompt, valid=False)
+      stages.settings.samples, valid=False)
   wanted[rows[rows >= 0]] = True
   kept = np.flatnonzero(wanted & (buffer.table.group >= 0))
-  size = capacity(config, stages)
+  size = capacity(stages)
   if len(kept) > size:
     raise ValueError(
         f'The curriculum and the selection hold {len(kept)} rollouts, more '

@@ -21,7 +21,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.base import phases, plain, schedules
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import ModelTokenizer
-from jaxrl_llm.host import batches, choices, fit, memory, methods, rollout
+from jaxrl_llm.host import choices, fit, memory, methods, rollout
 from jaxrl_llm.host import programs as programs_lib
 from jaxrl_llm.host import stages as stages_lib
 from jaxrl_llm.learner import advantages as advantages_lib
@@ -174,7 +174,7 @@ class Parts(NamedTuple):
     """Returns a line that says how an update is computed, and its memory."""
     learner = self.config.learner
     sizes = {plan.sizes.columns for plan in self.programs.learner.plans(
-        batches.minibatch_rows(self.config))}
+        methods.minibatch_rows(self.config))}
     needs = f' and needs {self.needs / 1e9:.1f} GB' if self.needs else ''
     return (
         f'An update takes lists of {" or ".join(map(str, sorted(sizes)))} '

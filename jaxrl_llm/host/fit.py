@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.declared import AUTO
-from jaxrl_llm.host import arguments, batches
+from jaxrl_llm.host import arguments, methods
 from jaxrl_llm.host.programs import Programs
 from jaxrl_llm.models import transformer
 
@@ -75,7 +75,7 @@ def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
   tokens, remat = config.learner.tokens_per_microbatch, config.learner.remat
   # A list has a row at least, and all of a batch at most.
   least = config.max_prompt + config.max_response - 1
-  most = least * batches.minibatch_rows(config)
+  most = least * methods.minibatch_rows(config)
   sizes, kinds = [tokens], [remat]
   if asked.tokens_per_microbatch == AUTO:
     sizes += [tokens >> i for i in range(1, _HALVED + 1)
@@ -98,7 +98,7 @@ def needed(made: Programs) -> int:
   """
   x, learner = arguments.abstract(made), made.learner
   plan = arguments.on_devices(
-      made, learner.plans(batches.minibatch_rows(made.config))[-1])
+      made, learner.plans(methods.minibatch_rows(made.config))[-1])
   try:
     program = learner.update.lower(
         x.state, x.batch, plan, x.loss, x.frozen, x.behaviour_params).compile()

@@ -17,7 +17,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.types import Array, LearnerBatch, Table
+from jaxrl_llm.types import Array, LearnerBatch, Settings, Table
 
 
 def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
@@ -42,6 +42,30 @@ def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
         'loss.replay_experts=true does not work with an environment or tools: '
         'set it to false.')
   return experts.Record.of(config_lib.model_config(config))
+
+
+def minibatch_rows(config: ConfigDict) -> int:
+  """Returns the rows of an optimiser step."""
+  return (config.prompts_per_step * config.samples_per_prompt
+          // config.learner.updates)
+
+
+def settings(config: ConfigDict) -> Settings:
+  """Returns what the steps of a run read."""
+  of_actor = actor(config)
+  return Settings(
+      seed=config.seed, steps=config.steps, samples=config.samples_per_prompt,
+      max_prompt=config.max_prompt, max_response=config.max_response,
+      minibatch=minibatch_rows(config), epochs=config.learner.epochs,
+      drop_zero_advantage=config.drop_zero_advantage, lag=config.actor.lag,
+      temperature=config.sampling.temperature,
+      tempered=config.loss.behaviour == 'tempered',
+      advantage='' if plugs.plug('advantage', config.advantage).packaged else (
+          config.advantage),
+      actor_learns=of_actor is None or of_actor.learns,
+      lam=1.0 if config.off_policy == 'none' else (
+          config[config.off_policy].lam),
+      records=config.log.samples, workdir=config.workdir)
 
 
 def has_turns(config: ConfigDict) -> bool:

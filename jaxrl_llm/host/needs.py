@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from jaxrl_llm.host import batches, methods
+from jaxrl_llm.host import methods
 from jaxrl_llm.types import (
   Curriculum,
   LearnerBatch,
@@ -65,7 +65,7 @@ def of(
   """
   rejection, actor = methods.rejection(config), methods.actor(config)
   per_round = config.learner.epochs * -(
-      -selection.rows // batches.minibatch_rows(config))
+      -selection.rows // methods.minibatch_rows(config))
   updates = per_round * curriculum.max_rounds
   stale = (updates > 1 or curriculum.stale or selection.stale
            or config.actor.lag > 0)

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import batches, choices
+from jaxrl_llm.host import choices, methods
 from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -313,7 +313,7 @@ def _learner_mesh(
         f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
         f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
         'for sampling and updates: set mesh.learner_tensor=none.')
-  rows, shards = batches.minibatch_rows(config), sharding.data_shards(
+  rows, shards = methods.minibatch_rows(config), sharding.data_shards(
       learner_mesh)
   if rows % shards:
     raise ValueError(

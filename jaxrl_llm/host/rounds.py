@@ -5,12 +5,11 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.base import phases
 from jaxrl_llm.host import batches
-from jaxrl_llm.host.needs import Needs
+from jaxrl_llm.host.stages import Stages
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.learner import LearnerPrograms
@@ -45,17 +44,14 @@ class Learning(NamedTuple):
     loss: hyperparameters of the loss, on the devices.
     frozen: the policy's parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
-    needs: columns of batches, and whether updates need the parameters that
-      wrote the rows.
-    config: seed, sizes of batches, and which rows are dropped.
+    stages: their needs and settings.
     processes: who holds which rows.
   """
   learner: LearnerPrograms
   loss: LossParams
   frozen: Any
   anchor: Any
-  needs: Needs
-  config: ConfigDict
+  stages: Stages
   processes: Processes
 
 
@@ -253,8 +249,9 @@ def with_scores(
   for name, params in models.items():
     # Only this call needs top-k lists, the largest arrays of a batch.
     needs_top = name == 'old_logprobs' and tokens.z is not None
+    kept = learning.stages.needs.scored if needs_top else ('experts',)
     batch = processes.shard_rows(batches.learner_batch(
-        tokens.only(learning.needs.scored if needs_top else ('experts',)), mine,
+        tokens.only(kept), mine,
         np.zeros(len(mine)), np.ones(len(mine), bool),
         temperature=table.at(mine).temperature), len(rows))
     scores = processes.fetch_rows(learning.learner.score(
@@ -304,9 +301,9 @@ def run(
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
-  config, metrics, picked = learning.config, [], []
+  settings, metrics, picked = learning.stages.settings, [], []
   behaviour_params = None
-  if learning.needs.behaviour_params and batches_of_step:
+  if learning.stages.needs.behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
     behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
   state = learners if len(learners) > 1 else learners[0]
@@ -315,8 +312,8 @@ def run(
     made[rows[rows >= 0]] = number
     table = table.replace(round=made)
     selection, rows = select(
-        selection, table, rows, (config.seed, number, SELECTION))
-    if config.drop_zero_advantage:
+        selection, table, rows, (settings.seed, number, SELECTION))
+    if settings.drop_zero_advantage:
       rows = np.where(table.at(rows).advantage == 0.0, -1, rows)
     real = rows[rows >= 0]
     # An update that was skipped has changed no policy.
@@ -344,16 +341,15 @@ def _update(
     The state after the steps; the table with their usage, and the latest
     entropies and clip shares; the metrics of each optimiser step.
   """
-  config, processes = learning.config, learning.processes
+  settings, processes = learning.stages.settings, learning.processes
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
   facts = dict(
       entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
   parts = [
       processes.place(part, table.shard) for part in batches.minibatches(
-          rows, size=batches.minibatch_rows(config),
-          epochs=config.learner.epochs,
-          seed=(config.seed, counts.rounds))]
+          rows, size=settings.minibatch, epochs=settings.epochs,
+          seed=(settings.seed, counts.rounds))]
   away = [processes.surplus(part, table.shard) for part in parts]
   if away:  # in one exchange: each is a wait for the slowest process
     processes.exchange(
@@ -371,7 +367,7 @@ def _update(
       facts[name][part[trained]] = values[trained]
     metrics.append(result)
     if result['skipped_in_row'] >= SKIPPED_LIMIT:
-      _raise_not_finite(config, counts.steps + 1, batch, processes)
+      _raise_not_finite(settings.workdir, counts.steps + 1, batch, processes)
   return state, table.replace(usage=usage, **facts), metrics
 
 
@@ -380,26 +376,27 @@ def _minibatch(
     rows: np.ndarray) -> LearnerBatch:
   """Makes the rows of a mini-batch that this process's devices hold."""
   mine = rows[learning.processes.positions(len(rows))]
-  facts, needed = table.at(mine), learning.needs.updated
+  stages, facts = learning.stages, table.at(mine)
+  needed = stages.needs.updated
   further = {name: x for name, x in facts.columns.items()
              if name in needed and name not in tokens.columns}
   if 'identity' in needed:  # it seeds the rejection's draws
     further['identity'] = np.stack([
-        np.full(len(mine), learning.config.seed), facts.group, facts.sample],
+        np.full(len(mine), stages.settings.seed), facts.group, facts.sample],
                                    1).astype(np.uint32)
   return batches.learner_batch(
       tokens, mine, facts.advantage, facts.trained, **further)
 
 
 def _raise_not_finite(
-    config: ConfigDict, step: int, batch: LearnerBatch,
+    workdir: str, step: int, batch: LearnerBatch,
     processes: Processes) -> None:
   """Saves the mini-batch of the last failed update, and raises.
 
   Each process saves its rows.
   """
   number = f'-{processes.channel.index}' * (processes.channel.count > 1)
-  path = paths.place(config.workdir) / f'not_finite{number}.npz'
+  path = paths.place(workdir) / f'not_finite{number}.npz'
   content = io.BytesIO()
   np.savez(content, **batch.columns)
   paths.write_whole(path, content.getvalue())

@@ -10,7 +10,13 @@ from jaxrl_llm.base import own_code
 from jaxrl_llm.config import plugs
 from jaxrl_llm.host import methods
 from jaxrl_llm.host import needs as needs_lib
-from jaxrl_llm.types import Curriculum, NoSignalError, RunSizes, Selection
+from jaxrl_llm.types import (
+  Curriculum,
+  NoSignalError,
+  RunSizes,
+  Selection,
+  Settings,
+)
 
 _Stage = TypeVar('_Stage', Curriculum, Selection)
 
@@ -22,10 +28,12 @@ class Stages(NamedTuple):
     curriculum: chooses the problems.
     selection: chooses the rows to train on.
     needs: what the run needs, with them.
+    settings: what its steps read.
   """
   curriculum: Curriculum
   selection: Selection
   needs: needs_lib.Needs
+  settings: Settings
 
 
 def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
@@ -65,7 +73,8 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
             f'{name}={value} trains on rows of earlier steps: use '
             'jackpot.z=topk.')
   return Stages(
-      curriculum, selection, needs_lib.of(config, curriculum, selection))
+      curriculum, selection, needs_lib.of(config, curriculum, selection),
+      methods.settings(config))
 
 
 def validate(config: ConfigDict, **given: bool) -> None:

@@ -66,15 +66,15 @@ def init_state(
     learner: state of the policy, or of the policy and the actor, from
       `LearnerPrograms.init`.
   """
-  choose, select, _ = parts.stages
+  choose, select, _, settings = parts.stages
   return RunState(
       step=0, rounds=0,
       learners=learner if isinstance(learner, tuple) else (learner,),
       curriculum=choose.init(),
-      selection=select.init((parts.config.seed, rounds.SELECTION)),
+      selection=select.init((settings.seed, rounds.SELECTION)),
       buffer=buffer_lib.empty(
-          buffer_lib.capacity(parts.config, parts.stages), parts.stages),
-      in_flight=buffer_lib.no_waves(parts.config, parts.stages),
+          buffer_lib.capacity(parts.stages), parts.stages),
+      in_flight=buffer_lib.no_waves(parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 
 

@@ -101,7 +101,7 @@ def report(
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
-      first, chosen(wave.ask, parts.config.log.samples, step)]),
+      first, chosen(wave.ask, parts.stages.settings.records, step)]),
                     trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
@@ -401,7 +401,7 @@ def token_values(
     old = tokens.old_logprobs[row, columns]
     if old.any():  # rows that were not scored are 0
       gap = old - tokens.behaviour_logprobs[row, columns] - np.log(
-          parts.config.jackpot.lam)
+          parts.stages.settings.lam)
       values['token_acceptance'] = _rounded(np.exp(np.minimum(gap, 0.0)))
   return values
 

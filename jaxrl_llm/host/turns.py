@@ -304,11 +304,12 @@ def respond(
     The responses, and a function that starts to judge them and returns one that
     waits for the verdicts, see `rollout.start_judging`.
   """
-  task, processes = parts.task, parts.processes
+  task, processes, settings = (
+      parts.task, parts.processes, parts.stages.settings)
   if getattr(task, 'turns', None):
     responses = play(task.turns, call, sampling, WaveSetting(
-        parts.key, parts.config.seed, parts.config.max_response,
-        task.tokenizer, processes))
+        parts.key, settings.seed, settings.max_response, task.tokenizer,
+        processes))
   else:
     responses = rollout.respond(
         sampling.sample, sampling.params, call, parts.step_key(
@@ -316,7 +317,7 @@ def respond(
         tokenizer=task.tokenizer, processes=processes,
         policy_step=sampling.policy_step)
   return responses, lambda: rollout.start_judging(
-      task, responses, processes, sampling.step, parts.config.steps)
+      task, responses, processes, sampling.step, settings.steps)
 
 
 def play(

@@ -28,14 +28,12 @@ import rich
 from jaxrl_llm import checkpoint, rewards
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
-from jaxrl_llm.config import plugs
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.host import buffer as buffer_lib
 from jaxrl_llm.host import (
   build,
   choices,
   flops,
-  methods,
   rollout,
   rounds,
   start_weights,
@@ -121,16 +119,17 @@ def sample(
   Returns:
     State of the curriculum after `propose`, and the wave.
   """
-  config, task, programs = parts.config, parts.task, parts.programs
+  settings, task, programs = (
+      parts.stages.settings, parts.task, parts.programs)
   sampler = programs.rollout_sampler
   with timer('propose'):
     curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
     problems = [task.train[i] for i in ask.problem]
     call = rollout.SampleCall(
-        problems, rollout.encode(problems, task.tokenizer, config.max_prompt),
+        problems, rollout.encode(problems, task.tokenizer, settings.max_prompt),
         rollout.requests_of(
-            ask, problems=len(task.train), samples=config.samples_per_prompt,
-            budget=config.max_response))
+            ask, problems=len(task.train), samples=settings.samples,
+            budget=settings.max_response))
 
   with timer('reshard'):
     weights = jax.block_until_ready(
@@ -141,7 +140,7 @@ def sample(
   draw = fixed.sampling
   if 'temperature' in parts.stages.needs.columns:
     draw = parts.sampling(temperature=schedules.at(
-        config.sampling.temperature, state.step))
+        settings.temperature, state.step))
   with timer('sample'):
     responses, start_judging = turns.respond(
         parts, call, turns.WaveSampling(
@@ -160,7 +159,7 @@ def sample(
 
   with timer('batch'):
     rows = buffer_lib.of_wave(
-        ask, responses, judged, config, parts.stages, state.step)
+        ask, responses, judged, parts.stages, state.step)
     return curriculum, buffer_lib.Wave(
         ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
@@ -215,7 +214,7 @@ def absorb(
     curriculum: state of the curriculum after `propose`.
     wave: the new wave.
   """
-  choose, select, _ = parts.stages
+  choose, select, _, settings = parts.stages
   in_flight, due = _exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
     table = buffer_lib.join(state.buffer.table, due.rows.table)
@@ -228,14 +227,13 @@ def absorb(
         curriculum, due.ask, table, due.signal.signal, due.signal.gain)
     curriculum, taken = choose.take(curriculum)
     batches = [
-        buffer_lib.batch_rows(table, groups, parts.config.samples_per_prompt)
+        buffer_lib.batch_rows(table, groups, settings.samples)
         for groups in taken]
     table, metrics = rounds.with_advantages(
         parts.advantages, table, batches, np.uint32(state.step),
         replicate=parts.replicate)
-    name = parts.config.advantage
-    if not plugs.plug('advantage', name).packaged:
-      rounds.check_advantages(table, batches, name)
+    if settings.advantage:
+      rounds.check_advantages(table, batches, settings.advantage)
   return Absorbed(
       curriculum, selection, in_flight, due, table, batches, metrics)
 
@@ -244,7 +242,7 @@ def _exchange(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
     timer: timing.Timer) -> tuple[tuple[buffer_lib.InFlight, ...], Due]:
   """Exchanges the new wave for the one that is due: without a lag, itself."""
-  if not parts.config.actor.lag:
+  if not parts.stages.settings.lag:
     return (), Due(
         wave.ask, wave.rows, wave.signal, len(wave.rows.table.group))
   # The policy that wrote the rows is gone when they are due, and nothing says
@@ -271,7 +269,7 @@ def _signal(
       parts.advantages, buffer_lib.join(held, table), ask,
       np.uint32(state.step), first=len(held.group),
       prompts=parts.stages.curriculum.max_prompts,
-      samples=parts.config.samples_per_prompt, replicate=parts.replicate)
+      samples=parts.stages.settings.samples, replicate=parts.replicate)
 
 
 def score(
@@ -290,15 +288,15 @@ def score(
   Returns:
     Tokens and log-probs of the table's rows.
   """
-  config = parts.config
+  settings = parts.stages.settings
   with timer('score'):
     waiting = rows_of(
         absorbed.table, parts.stages.curriculum.holds(absorbed.curriculum),
-        config.samples_per_prompt)
+        settings.samples)
     rows = rounds.to_score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=programs_lib.scored_rows(parts.programs),
-        drop_zero_advantage=config.drop_zero_advantage)
+        drop_zero_advantage=settings.drop_zero_advantage)
     return buffer_lib.join(state.buffer.tokens, _scored(
         parts, state, fixed, absorbed.due.rows, rows))
 
@@ -336,7 +334,7 @@ def learn(
         absorbed.batches, select, absorbed.selection, rounds.RunCounts(
             state.step, state.rounds, int(jax.device_get(state.learner.step))))
     return learned, buffer_lib.keep(
-        buffer_lib.Buffer(learned.table, tokens), parts.config, parts.stages,
+        buffer_lib.Buffer(learned.table, tokens), parts.stages,
         absorbed.curriculum, learned.selection)
 
 
@@ -344,7 +342,7 @@ def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
   """Returns what scores and updates are made with."""
   return rounds.Learning(
       parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      parts.stages.needs, parts.config, parts.processes)
+      parts.stages, parts.processes)
 
 
 def _with_scores(
@@ -369,14 +367,15 @@ def _report(
     parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
     absorbed: Absorbed, learned: rounds.RoundsOutcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
-  programs, (choose, select, needs) = parts.programs, parts.stages
+  programs, (choose, select, needs, settings) = (
+      parts.programs, parts.stages)
   table, sampler = learned.table, programs.rollout_sampler
   return step_metrics.report(
       parts, wave, step=state.step, solved=state.solved,
       updates=learned.metrics,
       measured={
           **({'sampler/temperature': schedules.at(
-              parts.config.sampling.temperature, state.step - 1)}
+              settings.temperature, state.step - 1)}
              if 'temperature' in needs.columns else {}),
           **wave.signal.metrics, **absorbed.metrics,
           **choose.metrics(absorbed.curriculum),
@@ -388,12 +387,11 @@ def _report(
           programs.model, wave.responses.call, wave.judged.length,
           [(table.prompt_length[rows], table.length[rows])
            for rows, *_ in learned.picked],
-          epochs=parts.config.learner.epochs,
+          epochs=settings.epochs,
           frozen=fixed.frozen[0] is not None,
           actor=programs.players[sampler.player].model
           if sampler.player else None,
-          actor_learns=not sampler.player or methods.actor(
-              parts.config).learns))
+          actor_learns=settings.actor_learns))
 
 
 @process_state.narrow()
@@ -593,7 +591,7 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
   compiles.expect(parts.large_programs())
   layout = parts.layout() if parts.programs.mesh.size > 1 else ''
   display.note(parts.ends() + parts.updates() + layout)
-  if size := buffer_lib.size(parts.config, parts.stages):
+  if size := buffer_lib.size(parts.stages):
     display.note(size)
 
 

@@ -18,8 +18,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.host import (
   arguments,
-  batches,
   fit,
+  methods,
   programs,
   sft_data,
   stages,
@@ -301,7 +301,7 @@ def _rows(made: programs.Programs, name: str) -> int:
   """Returns the rows of 'score', 'update' or 'sft'."""
   if name == 'sft':
     return made.config.sft.batch
-  return batches.minibatch_rows(made.config) if name == 'update' else (
+  return methods.minibatch_rows(made.config) if name == 'update' else (
       programs.scored_rows(made))
 
 

@@ -5,7 +5,7 @@ from typing import Callable, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import batches, stages
+from jaxrl_llm.host import methods, stages
 from jaxrl_llm.launch.aot import check, chips, report
 
 
@@ -35,7 +35,7 @@ def largest(
   made = check.build(config, topology._replace(chip=None))
   requests = made.rollout_sampler.sampler.requests_per_shard
   one = config.max_prompt + config.max_response
-  rows = batches.minibatch_rows(config) // sharding.data_shards(
+  rows = methods.minibatch_rows(config) // sharding.data_shards(
       made.learner_mesh)
   sizes = [one * n for n in range(1, rows + 1)]
   slots = sorted({-(-requests // n) for n in range(1, requests + 1)})

@@ -102,7 +102,7 @@ class Digits:
 def test_the_columns_of_a_wave():
   config, parts = made()
   ask, responses, judged = wave(config)
-  table, tokens = buffer.of_wave(ask, responses, judged, config, parts)
+  table, tokens = buffer.of_wave(ask, responses, judged, parts)
   rollouts = responses.rollouts
   row = 0
   for p, group in enumerate(ask.group):
@@ -147,7 +147,7 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   separate = np.random.default_rng(0).random((2, 9))
   separate[1, 3] = np.nan  # one that does not count
   judged = judged._replace(rewards=dict(zip('fg', separate)))
-  table, _ = buffer.of_wave(ask, responses, judged, config, parts)
+  table, _ = buffer.of_wave(ask, responses, judged, parts)
   free = buffer.empty(2, parts).table
   if advantage == 'grpo':
     assert table.separate is None and free.separate is None
@@ -158,7 +158,7 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   assert np.isnan(joined.separate[9:]).all()
   # A wave of which no verification came back has none.
   lost, _ = buffer.of_wave(
-      ask, responses, judged._replace(rewards={}), config, parts)
+      ask, responses, judged._replace(rewards={}), parts)
   assert np.isnan(lost.separate).all()
 
 
@@ -169,7 +169,7 @@ def test_the_behaviour_log_probs(behaviour, tempered, wanted):
   """The sampler records one array for both if nothing truncates."""
   config, parts = made(loss__behaviour=behaviour)
   ask, responses, judged = wave(config, tempered)
-  _, tokens = buffer.of_wave(ask, responses, judged, config, parts)
+  _, tokens = buffer.of_wave(ask, responses, judged, parts)
   np.testing.assert_array_equal(
       tokens.behaviour_logprobs, getattr(responses.rollouts, wanted))
 
@@ -251,7 +251,7 @@ def test_every_column_of_a_kept_row_moves_with_it():
     picked = {names[i] for i in rng.permutation(23)[:4]}
     stages_of = holding(parts, groups, picked, (3, 4))
     before = rows_in(full)
-    kept = buffer.keep(full, config, stages_of, None, None)
+    kept = buffer.keep(full, stages_of, None, None)
     # Rows that failed stay too; a free row never does, nor any row twice.
     stay = [i for i, name in enumerate(names) if name[0] >= 0 and (
         name in picked or name[0] in groups)]
@@ -264,11 +264,11 @@ def test_every_column_of_a_kept_row_moves_with_it():
 def test_a_buffer_has_the_room_of_both_stages():
   config, parts = made(curriculum='dynamic')
   # Three groups that wait, and the rows of one round.
-  assert buffer.capacity(config, parts) == 3 * 4 + 16
+  assert buffer.capacity(parts) == 3 * 4 + 16
   full = filled([0, 1], [0, 0], config, parts)
   full = full._replace(table=full.table.replace(
       round=np.full(2, -1, np.int32)))
-  kept = buffer.keep(full, config, parts, parts.curriculum.init(),
+  kept = buffer.keep(full, parts, parts.curriculum.init(),
                      parts.selection.init((0,)))
   # Nobody holds a group that did not qualify.
   assert rows_in(kept) == rows_in(buffer.empty(28, parts))
@@ -281,7 +281,7 @@ def test_rows_in_one_stage_may_use_the_room_of_the_other():
   full = filled(*np.transpose(names), config, parts)
   for groups, picked in (((0, 1), names), ((0,), names[2:]), ((), names)):
     kept = buffer.keep(
-        full, config, holding(parts, groups, picked, (1, 4)), None, None)
+        full, holding(parts, groups, picked, (1, 4)), None, None)
     assert rows_in(kept) == rows_in(full)
 
 
@@ -294,7 +294,7 @@ def test_more_rows_than_there_is_room_for_are_one_sentence(groups, picked):
   stages_of = holding(
       parts, groups, [names[i] for i in picked], (1, 0))
   with pytest.raises(ValueError, match=r'more than the 4 of their') as error:
-    buffer.keep(full, config, stages_of, None, None)
+    buffer.keep(full, stages_of, None, None)
   assert f'hold {4 * len(groups) + len(picked)} rollouts' in str(error.value)
   assert '\n' not in str(error.value)
 

@@ -147,7 +147,7 @@ def test_static_choices_of_the_learner_are_the_configs():
   assert vars(got) == dict(
       tokens=60, max_prompt=9, max_response=10, samples=4,
       whole=True,
-      objective='gspo', aggregation='constant', importance='icepop',
+      objective='gspo', aggregation='constant', importance='icepop', term='none',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
           target='p_ref', mask='expected', top_k=7), actor=None)

@@ -107,13 +107,13 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 
-  config = types.SimpleNamespace(
-      seed=0, drop_zero_advantage=drop, prompts_per_step=2, off_policy='none',
-      samples_per_prompt=3,
-      learner=types.SimpleNamespace(epochs=1, updates=1))
+  stages = types.SimpleNamespace(
+      settings=types.SimpleNamespace(
+          seed=0, drop_zero_advantage=drop, minibatch=6, epochs=1),
+      needs=types.SimpleNamespace(behaviour_params=False, updated={}))
   learning = rounds.Learning(
       types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
-      anchor=None, keep_behaviour_params=False, config=config,
+      anchor=None, stages=stages,
       processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = rounds.run(
