@@ -47,9 +47,9 @@ test-core: lint
 # Functions of arrays, configs, tasks and rewards: what most changes touch.
 # Importing TRL takes as long as many tests.
 QUICK := $(addprefix tests/, answers config curriculum examples ops rewards selection \
-  tasks learner/advantages_test.py host/batches_test.py \
-  learner/optimizer_test.py host/rounds_test.py imports_test.py \
-  host/rollout_test.py base/schedules_test.py base/tokenizer_test.py)
+  tasks learner/advantages_test.py loop/batches_test.py \
+  learner/optimizer_test.py loop/rounds_test.py imports_test.py \
+  loop/rollout_test.py base/schedules_test.py base/tokenizer_test.py)
 
 test-quick: lint
 	$(PYTEST) -m 'not slow and not long and not processes' \
@@ -60,7 +60,7 @@ test-quick: lint
 NUMERIC := $(addprefix tests/, evaluation learner models ops sampling sharding \
   devices_test.py evaluate_test.py export_test.py peers_faults_test.py \
   real_models_test.py seams_test.py stage_facts_test.py take_step_test.py \
-  train_test.py truncation_test.py host/start_weights_test.py)
+  train_test.py truncation_test.py prepare/start_weights_test.py)
 
 test-cpus: $(VENV)/test
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default \

@@ -29,8 +29,8 @@ import time
 import jax
 
 from benchmarks.rl_step import machine, markdown
-from jaxrl_llm.host import choices
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import choices
 
 RESULT = pathlib.Path(__file__).parent / 'results/aot_memory.md'
 TURNS = 3
@@ -99,8 +99,8 @@ def child(argv) -> dict:
   """Does three training steps and returns the peak bytes of the devices."""
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import train
-  from jaxrl_llm.host import build
-  from jaxrl_llm.host import state as state_lib
+  from jaxrl_llm.loop import state as state_lib
+  from jaxrl_llm.prepare import build
   config, _ = config_lib.parse(argv)
   parts = build.parts(config)
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)

@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.host import stages
 from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.prepare import stages
 from jaxrl_llm.selection import bandit, cbs
 from jaxrl_llm.types import Probe, RunSizes, Table
 

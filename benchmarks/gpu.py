@@ -36,10 +36,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.rl_step import machine, markdown
-from jaxrl_llm.host.flops import matmul_rate
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer, options
 from jaxrl_llm.learner.loss import LossParams
+from jaxrl_llm.loop.flops import matmul_rate
 from jaxrl_llm.models import flops, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.sampling.generate import generate, SamplerConfig

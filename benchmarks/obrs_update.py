@@ -15,7 +15,6 @@ import optax
 
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -24,6 +23,7 @@ from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import obrs
+from jaxrl_llm.prepare import choices, methods
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers import learners
 

@@ -32,9 +32,10 @@ import transformers
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import build, rollout, start_weights
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.models import hf, transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.prepare import build, start_weights
 from jaxrl_llm.sampling import decode, kv_cache
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ BESIDE = (
 # Sources of which the site has a page: links lead to it.
 MADE = {
     'jaxrl_llm/config/sections.py': ('fields.md', lambda: fields()),
-    'jaxrl_llm/host/step_metrics.py': ('metrics.md', lambda: metrics())}
+    'jaxrl_llm/loop/step_metrics.py': ('metrics.md', lambda: metrics())}
 
 _FENCE = re.compile(r'(^```.*?^```$)', re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r'\]\(([^)\s:#]+)(#[^)\s]*)?\)')

@@ -77,8 +77,8 @@ def run(
   # Imported here, so that `import jaxrl_llm` need not wait for JAX.
   from jaxrl_llm import config as config_lib
   from jaxrl_llm.base import own_code
-  from jaxrl_llm.host import stages
   from jaxrl_llm.jobs import train
+  from jaxrl_llm.prepare import stages
   from jaxrl_llm.storage import paths, workdir
 
   if own_code.EXECUTING:

@@ -28,18 +28,15 @@ from jaxrl_llm.base import own_code, plain, process_state, schedules
 from jaxrl_llm.base.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
-from jaxrl_llm.host import (
-  buffer,
+from jaxrl_llm.loop import buffer, rollout, rounds, step_metrics
+from jaxrl_llm.models.config import PRESETS
+from jaxrl_llm.prepare import (
   build,
   choices,
-  programs,
-  rollout,
-  rounds,
+  describe,
   stages,
   start_weights,
-  step_metrics,
 )
-from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.sharding import cpu
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import Problem
@@ -149,7 +146,7 @@ class Sampler:
   it, fewer in one; nothing is compiled anew.
 
   Attributes:
-    parts: of a run, see `host.build.Parts`; `parts.programs.model` is the
+    parts: of a run, see `prepare.build.Parts`; `parts.programs.model` is the
       model's architecture.
     calls: calls of `sample` so far; with the seed they fix its noise.
   """
@@ -429,7 +426,7 @@ class Learner:
     scored = rounds.with_scores(
         self._learning, table, tokens.replace(**asked),
         rounds.masked_indices(
-            batch.trained, programs.scored_rows(parts.programs)),
+            batch.trained, parts.programs.scored_rows),
         (self.state.params,))
     return batch._replace(tokens=tokens.replace(
         **{name: getattr(scored, name) for name in missing}))
@@ -485,8 +482,8 @@ def save(
   """
   parts, path = learner.parts, paths.absolute(folder)
   with contextlib.closing(checkpoint.Checkpointer(
-      path / 'checkpoints', parts.described())) as saver:
-    parts.describe(path)
+      path / 'checkpoints', describe.described(parts))) as saver:
+    describe.write(parts, path)
     saver.save(
         learner.steps, {'learners': (learner.state,)},
         dict(calls=learner.sampler.calls, extra=dict(extra or {})), again=True)
@@ -512,7 +509,7 @@ def load(folder: str, learner: Learner) -> dict[str, Any] | None:
       paths.absolute(folder) / 'checkpoints',
       {'learners': (parts.programs.learner.state,)},
       differs=lambda saved: config_lib.resume_conflicts(
-          saved, parts.described()))
+          saved, describe.described(parts)))
   if found is None:
     return None
   learner.state, = found.state['learners']

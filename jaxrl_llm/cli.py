@@ -58,7 +58,7 @@ def _end(*_: Any) -> None:
 
 def check(config: Any, *, models: bool = True) -> None:
   """Raises ValueError for a config that does not fit; see `stages.validate`."""
-  from jaxrl_llm.host import stages  # imports JAX
+  from jaxrl_llm.prepare import stages  # imports JAX
   stages.validate(config, models=models)
 
 

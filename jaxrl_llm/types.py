@@ -435,6 +435,50 @@ class Selection(NamedTuple):
   metrics: Callable[[Any], dict[str, float]] = lambda state: {}
 
 
+class Needs(NamedTuple):
+  """Needs of a run's methods: columns of its rows, and weights.
+
+  Columns are name to type, None for the declared one; without those that all
+  rows have.
+
+  Attributes:
+    updates_per_round: optimiser steps of a round.
+    updates_per_step: the most optimiser steps of a training step.
+    columns: of rollouts, `types.Table` and `types.RolloutTokens`.
+    updated: of the batch of an update.
+    scored: of the batch of `Learner.score`.
+    of_advantage: names of those that the advantage takes.
+    axes: letter of an axis of columns to its length.
+    top: likeliest tokens that the sampler records; 0 for none.
+    behaviour_params: a copy of the parameters that sampled the rows, in
+      updates.
+  """
+  updates_per_round: int
+  updates_per_step: int
+  columns: dict[str, Any]
+  updated: dict[str, Any]
+  scored: dict[str, Any]
+  of_advantage: tuple[str, ...]
+  axes: dict[str, int]
+  top: int
+  behaviour_params: bool
+
+
+class Stages(NamedTuple):
+  """The stages of a run.
+
+  Attributes:
+    curriculum: chooses the problems.
+    selection: chooses the rows to train on.
+    needs: what the run needs, with them.
+    settings: what its steps read.
+  """
+  curriculum: Curriculum
+  selection: Selection
+  needs: Needs
+  settings: Settings
+
+
 class Picked(NamedTuple):
   """Rows that a round trained on, without filler.
 

@@ -16,9 +16,9 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.base import declared, own_code
 from jaxrl_llm.config import nested, table
-from jaxrl_llm.host import sft_data, stages
 from jaxrl_llm.models import hf
 from jaxrl_llm.monitoring import trackers
+from jaxrl_llm.prepare import sft_data, stages
 from jaxrl_llm.storage import paths
 from jaxrl_llm.tasks import problem_files
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.host import batches, rollout
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss, optimizer, options
+from jaxrl_llm.loop import batches, rollout
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages

@@ -9,10 +9,10 @@ import pytest
 
 from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import build
-from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
+from jaxrl_llm.prepare import build, describe
 from tests.helpers import tiny, tiny_hf
 
 RUN = dict(
@@ -139,7 +139,7 @@ def test_a_run_without_an_actor_has_none(
 
 
 def test_the_models_of_the_players_have_their_own_weights(built):
-  parts = built.player(1)
+  parts = describe.of_player(built, 1)
   config = parts.config
   assert config.model.width == 16 and config.actor.model.preset is None
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
@@ -212,6 +212,7 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
     assert part in said, said
   parts = build.parts(hf_config(tmp_path, policy, same, lora__rank=2))
   assert {'problems', 'model', 'actor'} == parts.contents.keys()
-  assert parts.player(1).contents['model'] == parts.contents['actor']
+  assert describe.of_player(parts, 1).contents['model'] == (
+      parts.contents['actor'])
   assert parts.config.actor.model.dtype == 'float32'
   parts.close()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxrl_llm import checkpoint, train
-from jaxrl_llm.host import build
+from jaxrl_llm.prepare import build
 from jaxrl_llm.storage import workdir
 from tests.helpers import devices, tiny
 

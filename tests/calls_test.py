@@ -10,7 +10,8 @@ import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import export
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.host import batches, build, rollout
+from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.prepare import build
 from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue

@@ -78,7 +78,7 @@ def test_a_config_is_checked_without_the_slow_imports(tmp_path):
       'transformers', 'orbax', 'torch', 'jaxrl_llm.learner.learner',
       'jaxrl_llm.learner.update', 'jaxrl_llm.models.transformer',
       'jaxrl_llm.sampling.generate', 'jaxrl_llm.checkpoint', 'jaxrl_llm.jobs'}
-  assert {'jaxrl_llm.curriculum.speed', 'jaxrl_llm.host.methods'} <= found
+  assert {'jaxrl_llm.curriculum.speed', 'jaxrl_llm.prepare.methods'} <= found
 
 
 @pytest.mark.parametrize('program, argv, said', [

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import stages
 from jaxrl_llm.learner import advantages
+from jaxrl_llm.prepare import stages
 from tests import processes_test, resume_test, seams_test
 from tests.helpers import devices, many, stage_runs, tiny
 from tests.outside import columns

@@ -15,6 +15,7 @@ import transformers
 from jaxrl_llm import config, export, train
 from jaxrl_llm.config import files as config_files
 from jaxrl_llm.launch import hyper
+from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.monitoring import metrics
 from tests.helpers import tiny_hf
 
@@ -173,7 +174,7 @@ def test_it_takes_two_steps_with_a_small_model(name, small, tmp_path):
 def test_what_the_user_must_bring_is_named(name, small, tmp_path, monkeypatch):
   """Before anything is compiled."""
   given = small(name)
-  monkeypatch.setattr(train.programs_lib.learner_lib, 'make_learner', None)
+  monkeypatch.setattr(learner_lib, 'make_learner', None)
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match='There is no file .*jsonl'):
     train.train(config.load(str(ROOT / name), {

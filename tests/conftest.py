@@ -10,9 +10,10 @@ import jax
 import pytest
 
 from jaxrl_llm.base import phases
-from jaxrl_llm.host import build, step_metrics
 from jaxrl_llm.jobs import train as loop
+from jaxrl_llm.loop import step_metrics
 from jaxrl_llm.monitoring import plots
+from jaxrl_llm.prepare import build
 from tests.helpers import blocks, devices, memory, tiny
 
 # JAX reads it when it starts; so do the processes that tests start. Flags that

@@ -9,8 +9,8 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.host import build, methods, programs
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, describe, methods
 from tests.helpers import devices, learners, stage_runs, tiny
 from tests.helpers.tolerance import decoder, typical
 
@@ -109,7 +109,7 @@ def loop(sizes, fields):
     rows.append({k: v for k, v in outcome.row.items()
                  if not k.startswith('sampler')})
   params = state.learner.params
-  layout = parts.param_shardings()
+  layout = describe.param_shardings(parts)
   laid_out = [
       jax.tree.map(lambda x: x.sharding, tree) == layout
       for tree in (params, fixed.anchor, *(
@@ -121,7 +121,7 @@ def loop(sizes, fields):
       rows=rows, figures=figures, laid_out=laid_out,
       programs=tiny.programs(compiled),
       sizes=[len(parts.programs.learner.plans(rows)) for rows in (
-          programs.scored_rows(parts.programs),
+          parts.programs.scored_rows,
           methods.minibatch_rows(config))],
       part=params['layers']['up'].sharding.shard_shape((1, 32, 32)),
       params=[np.asarray(x, np.float64).tolist()

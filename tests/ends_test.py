@@ -15,10 +15,10 @@ import pytest
 
 from jaxrl_llm import checkpoint, export, tasks, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import build
 from jaxrl_llm.jobs import export as export_job
 from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics, progress, summary
+from jaxrl_llm.prepare import build
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import tiny
 

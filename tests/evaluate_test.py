@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm.evaluation import estimators, heldout
-from jaxrl_llm.host import build, start_weights
-from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.prepare import build, start_weights
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from tests.evaluation.page_test import data

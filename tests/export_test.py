@@ -15,11 +15,11 @@ import jaxrl_llm
 from jaxrl_llm import checkpoint, config, evaluate, export, train
 from jaxrl_llm.base import tokenizer
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.jobs import export as export_job
 from jaxrl_llm.models import hf, hf_config, lora, transformer
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.prepare import build, sft, start_weights
 from tests.helpers import devices, tiny, tiny_hf
 from tests.helpers.tolerance import decoder, EPS_16, rounding, typical
 

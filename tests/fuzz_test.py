@@ -20,10 +20,10 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.base import tokenizer
 from jaxrl_llm.config import table as table_lib
-from jaxrl_llm.host import build
 from jaxrl_llm.jobs import evaluate as evaluate_job
 from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.launch import run
+from jaxrl_llm.prepare import build
 from tests.helpers import tiny_hf
 
 SEED = 100 * int(os.environ.get('FUZZ_SEED', '0'))

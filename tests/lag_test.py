@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import train
-from jaxrl_llm.host import arguments, buffer, build, stages
+from jaxrl_llm.loop import buffer
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import arguments, build, describe, stages
 from jaxrl_llm.types import GroupRequests
 from tests.helpers import learners, stage_runs, tiny
 from tests.helpers.tolerance import policy_gap
@@ -87,7 +88,7 @@ def test_updates_train_on_the_rows_of_an_earlier_policy(parts, lag):
     for number, policy in enumerate(policies):
       scores = learners.score(
           watched.parts.programs.learner,
-          jax.device_put(policy, watched.parts.param_shardings()), bare,
+          jax.device_put(policy, describe.param_shardings(watched.parts)), bare,
           fixed.loss, None).logprobs
       wrote = tiny.same(policy, policies[step - lag])
       gap = np.abs(scores - batch.old_logprobs).max()

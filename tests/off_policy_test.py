@@ -10,10 +10,10 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.host import build
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build
 from tests.helpers import tiny
 from tests.helpers.tolerance import policy_gap
 

@@ -24,12 +24,12 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.base import place
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.host import build, choices, programs, sft
 from jaxrl_llm.launch import compile_check, gke, slurm, tpu_pod, xm
 from jaxrl_llm.launch import run as launch_run
 from jaxrl_llm.learner import options
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, choices, programs, sft
 from jaxrl_llm.rewards.sandbox import serve
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling.logits import SamplingParams

@@ -12,6 +12,7 @@ import pytest
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm.base import place
+from jaxrl_llm.prepare import describe
 from jaxrl_llm.sharding import channel as channel_lib
 from jaxrl_llm.sharding import distributed, processes
 from tests import resume_test
@@ -219,7 +220,8 @@ def test_problems_in_another_order_are_another_set(parts):
   """All processes must have the same, in `Parts.compared`."""
   task = types.SimpleNamespace(
       train=parts.task.train, heldout=[*parts.task.heldout][::-1])
-  ours, theirs = parts.compared(), parts._replace(task=task).compared()
+  ours, theirs = map(
+      describe.compared, (parts, parts._replace(task=task)))
   assert [name for name in ours if ours[name] != theirs[name]] == [
       'the held-out problems']
 

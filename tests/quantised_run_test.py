@@ -7,8 +7,8 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
-from jaxrl_llm.host import build, memory
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, describe, memory
 from tests.helpers import tiny
 
 SMALL = dict(sampling__weights='int8', sampling__kv='float8')
@@ -47,7 +47,7 @@ def test_weights_alone_leave_the_sampler_of_evaluations_what_it_is():
 
 
 def test_the_printed_layout_has_the_scales(parts):
-  training, sampling = parts.layout().split('Sampling:')
+  training, sampling = describe.layout(parts).split('Sampling:')
   assert '_scale' not in training and 'int8' not in training
   line = next(x for x in sampling.splitlines() if 'layers/down ' in x)
   assert '(1, 32, 32)' in line and 'int8' in line and ' 1,024 ' in line

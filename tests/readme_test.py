@@ -15,7 +15,7 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import config, evaluate, export, train
 from jaxrl_llm.base import tokenizer
-from jaxrl_llm.host import methods
+from jaxrl_llm.prepare import methods
 from tests.helpers import blocks, devices, tiny_hf
 
 PROGRAMS = {'train': train, 'evaluate': evaluate, 'export': export}

@@ -10,8 +10,8 @@ import torch
 
 from jaxrl_llm import config, evaluate, train
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build
 from jaxrl_llm.models import transformer
+from jaxrl_llm.prepare import build
 from tests.helpers import tiny, tiny_hf
 from tests.reference import transformers_params
 

@@ -14,8 +14,8 @@ import pytest
 
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm.curriculum import CURRICULA
-from jaxrl_llm.host import methods
-from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.prepare import describe, methods
 from jaxrl_llm.selection import SELECTIONS
 from tests.helpers import stage_runs, tiny
 
@@ -140,7 +140,7 @@ def goes_on(parts, folder, check=lambda state: None):
     assert len(rows) < 20
   saved, known = last.step, len(names)
   check(before)
-  saver = checkpoint.Checkpointer(folder, parts.described())
+  saver = checkpoint.Checkpointer(folder, describe.described(parts))
   saver.save(saved, last, {})
   states, later, last = stage_runs.waves(parts, last, fixed, AFTER)
   saver.close()

@@ -18,7 +18,9 @@ from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sft as program
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import (
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.models import hf
+from jaxrl_llm.prepare import (
   arguments,
   build,
   programs,
@@ -26,8 +28,6 @@ from jaxrl_llm.host import (
   sft_data,
   start_weights,
 )
-from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.models import hf
 from jaxrl_llm.tasks import sft_rows
 from jaxrl_llm.types import Stopped
 from tests.helpers import many, tiny, tiny_hf

@@ -8,9 +8,9 @@ import pytest
 
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import choices
 from jaxrl_llm.monitoring import exits
 from jaxrl_llm.ops import advantages, pkpo
+from jaxrl_llm.prepare import choices
 from jaxrl_llm.rewards import Verdict
 from tests.helpers import stage_runs, tiny
 

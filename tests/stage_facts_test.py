@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.host import batches, buffer
-from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.loop import batches, buffer
+from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import pkpo
+from jaxrl_llm.prepare import describe
 from jaxrl_llm.types import LearnerBatch, rows_of, Table
 from tests.helpers import learners, stage_runs, tables, tiny
 from tests.helpers.tolerance import FUNCTION, policy_gap, rounding
@@ -105,8 +106,8 @@ def scores(parts, fixed, params, batch):
   bare = batch.replace(old_logprobs=None, anchor_logprobs=None)
   return np.asarray(learners.score(
       parts.programs.learner,
-      jax.device_put(params, parts.param_shardings()), parts.shard_rows(bare),
-      fixed.loss, None).logprobs)
+      jax.device_put(params, describe.param_shardings(parts)),
+      parts.shard_rows(bare), fixed.loss, None).logprobs)
 
 
 @functools.partial(jax.jit, static_argnames='model')

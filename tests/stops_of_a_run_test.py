@@ -9,8 +9,9 @@ import pytest
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import evaluate, export, train
 from jaxrl_llm.base.tokenizer import ModelTokenizer
-from jaxrl_llm.host import build, rollout
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, describe
 from tests.helpers import tiny, tiny_hf
 
 ROWS = tiny_hf.word_problems(12)
@@ -44,7 +45,7 @@ def test_the_end_of_a_turn_is_a_stop(model, template, ids):
   parts = math(model, task__template=template)
   assert parts.programs.sampler.sampler.stop_ids == ids
   assert parts.programs.sampler.sampler.stop_texts is None
-  assert parts.ends() == ('A response ends with ' + ', '.join(
+  assert describe.ends(parts) == ('A response ends with ' + ', '.join(
       f"'{tiny_hf.SPECIAL[i]}' (token {i})" for i in ids) + '.\n')
   words = parts.task.tokenizer.encode('So 4')
   assert parts.task.tokenizer.decode([*words, ids[-1]]) == 'So 4'
@@ -58,7 +59,7 @@ def test_an_end_of_a_turn_that_is_no_token_is_a_text(model):
   assert sampler.stop_ids == (0, 2)
   assert sampler.stop_texts.kind.shape == (420,)  # rows of the model
   assert parts.task.tokenizer.stop_texts == ('<|end|>', '\n\nQuestion:')
-  assert parts.ends() == (
+  assert describe.ends(parts) == (
       "A response ends with '<|endoftext|>' (token 0), '<|im_end|>' (token 2), "
       "the text '<|end|>', the text '\\n\\nQuestion:'.\n")
 

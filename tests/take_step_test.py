@@ -11,10 +11,10 @@ import pytest
 from jaxrl_llm import checkpoint, train
 from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import heldout
-from jaxrl_llm.host import build, choices
-from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.jobs import train as loop
+from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.monitoring import metrics, timing
+from jaxrl_llm.prepare import build, choices, describe
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import AdvantageError, Stopped
 from tests.helpers import learners, tiny
@@ -297,7 +297,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     for of, name in ((params, 'old'), (frozen, 'anchor')):
       score = learners.score(
           several.programs.learner,
-          jax.device_put(of, several.param_shardings()), bare,
+          jax.device_put(of, describe.param_shardings(several)), bare,
           fixed.loss, None).logprobs
       want = getattr(rows, f'{name}_logprobs')
       np.testing.assert_allclose(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm.host import build, programs, stages
+from jaxrl_llm.prepare import build, programs, stages
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny
 from tests.helpers.tolerance import policy_gap

@@ -77,7 +77,7 @@ ARMS = {
 
 def measure(*arm: Any) -> dict[str, Any]:
   """Trains an arm; see `runs.Claim`."""
-  from jaxrl_llm.host import rounds
+  from jaxrl_llm.loop import rounds
   updates, run = [], rounds.run
 
   def noted(*args, **kwargs):

@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import batches, rollout
-from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.loop import step as loop
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import advantages

@@ -262,8 +262,8 @@ def train_arm(
   """
   from jaxrl_llm import config as config_lib
   from jaxrl_llm import train
-  from jaxrl_llm.host import stages
   from jaxrl_llm.monitoring import metrics
+  from jaxrl_llm.prepare import stages
   loaded = config_lib.load(config, {
       'workdir': str(folder / name), 'mesh.cpu_devices': 1,
       'sft.cache': str(folder / 'warm_start'), 'log.display': False,

@@ -21,9 +21,10 @@ from jaxrl_llm import rewards, tasks, train
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.curriculum import order
-from jaxrl_llm.host import build, choices, flops, stages
-from jaxrl_llm.host import state as state_lib
+from jaxrl_llm.loop import flops
+from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, choices, stages
 from jaxrl_llm.sharding import cpu
 
 

@@ -107,7 +107,7 @@ _PKPO = (
          '`notebooks/pkpo.ipynb`'),
     Part('Figure 5', TRUE, '`notebooks/pkpo.ipynb`'),
     Part('Figure 6', TRUE, 'metrics of each step: '
-         '`host/step_metrics.py`, `of_solved`, and the entropy'),
+         '`loop/step_metrics.py`, `of_solved`, and the entropy'),
     Part('Figure 7', TRUE, 'metrics of each step: `eval_k`'),
     Part('Figure 8', TRUE, '`configs/pkpo/gemma2_2b_arc.py`; the figure does '
          'not say its model'))
@@ -224,7 +224,7 @@ _CBS = (
     Part('Theorems 5.3, 5.4', NOT_HERE, 'bounds of the analysis; '
          '`notebooks/cbs.ipynb` measures a regret'),
     Part('Algorithm 1', TRUE, '`selection/cbs.py`, `create`; '
-         '`host/rounds.py`, `run`'),
+         '`loop/rounds.py`, `run`'),
     Part('Eq. 14, 15', TRUE, '`ops/policy_losses.py`, `clip`, with '
          '`loss.aggregation` sequence_mean'),
     Part('Eq. 16', TRUE, '`ops/policy_losses.py`, `clip`, with '

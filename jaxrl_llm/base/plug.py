@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from types import ModuleType
 import typing
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Collection, Mapping, NamedTuple
 
 from jaxrl_llm.base import declared, own_code, plain
 
@@ -18,8 +18,8 @@ class PlugField:
     registry: () -> `known`, which may import JAX.
     given: what the run passes by position.
     keywords: what the run passes by name, to a function that takes it.
-    columns: names of columns of rows that a function may take by name; those
-      that it needs have no default, others have None.
+    columns: () -> names of columns of rows that a function may take by name;
+      those that it needs have no default, others have None.
     prefix: beginning of the names of the hyperparameters' fields; '' for the
       plug's own name and a dot.
     shared: whether fields of the same name mean the same in all plugs, and keep
@@ -33,7 +33,7 @@ class PlugField:
   registry: Callable[[], Mapping[str, Any]]
   given: tuple[str, ...]
   keywords: tuple[str, ...] = ()
-  columns: frozenset[str] = frozenset()
+  columns: Callable[[], Collection[str]] = frozenset
   prefix: str = ''
   shared: bool = False
   affects: tuple[str, ...] = (declared.WEIGHTS,)
@@ -141,11 +141,11 @@ def _plug(
     packaged: bool) -> Plug:
   """Returns a plug whose fields, without a prefix, are in a section."""
   plug_name, fields = f'{takes.field}={name}', {}
-  parameters = declared.parameters(function, plug_name)
+  parameters, known = declared.parameters(function, plug_name), takes.columns()
   columns = {
       one.name: one.default is one.empty
       for one in parameters[len(takes.given):]
-      if one.name in takes.columns and one.default in (one.empty, None)}
+      if one.name in known and one.default in (one.empty, None)}
   for one in declared.of_function(
       function, takes.given, {*takes.keywords, *columns}, plug_name,
       affects=takes.affects, chosen_by=takes.field):

@@ -45,7 +45,6 @@ from jaxrl_llm.base import plug as plug_lib
 from jaxrl_llm.base.plug import Plug, PlugField
 from jaxrl_llm.curriculum import CURRICULA
 from jaxrl_llm.selection import SELECTIONS
-from jaxrl_llm.types import LearnerBatch, Table
 
 
 def _advantages() -> Mapping[str, Any]:
@@ -63,29 +62,35 @@ def _corrections() -> Mapping[str, Any]:
   return importance.CORRECTIONS
 
 
-# Columns that functions may name.
-OF_ADVANTAGE = frozenset({*Table.declared, 'turn'} - {
-    'reward', 'advantage', 'token_advantages', 'turn_start', 'turn_length'})
-OF_LOSS = frozenset({*LearnerBatch.declared} - {
-    'advantages', 'mask', 'token_advantages', 'prompt', 'response', 'length',
-    'generated', 'match', 'turn_start', 'turn_length'})
+def _of_rows() -> set[str]:
+  from jaxrl_llm.types import Table
+  return {*Table.declared, 'turn'} - {
+      'reward', 'advantage', 'token_advantages', 'turn_start', 'turn_length'}
+
+
+def _of_batches() -> set[str]:
+  from jaxrl_llm.types import LearnerBatch
+  return {*LearnerBatch.declared} - {
+      'advantages', 'mask', 'token_advantages', 'prompt', 'response', 'length',
+      'generated', 'match', 'turn_start', 'turn_length'}
+
 
 PLUG_FIELDS = {takes.field: takes for takes in (
     PlugField('curriculum', lambda: CURRICULA, ('sizes',)),
     PlugField('selection', lambda: SELECTIONS, ('sizes',)),
     PlugField(
         'advantage', _advantages, ('rewards',),
-        ('where', 'per_group', 'weights'), OF_ADVANTAGE),
+        ('where', 'per_group', 'weights'), _of_rows),
     tasks.PLUG_FIELD,
     PlugField(
         'loss.objective', _objectives, ('new', 'old', 'advantages', 'mask'),
-        columns=OF_LOSS, prefix='loss.', shared=True),
+        columns=_of_batches, prefix='loss.', shared=True),
     PlugField(
         'loss.importance', _corrections, ('log_ratio', 'mask'),
-        columns=OF_LOSS, prefix='loss.importance_', shared=True),
+        columns=_of_batches, prefix='loss.importance_', shared=True),
     PlugField(
         'loss.term', lambda: {'none': lambda new, old, entropy, mask: new},
-        ('new', 'old', 'entropy', 'mask'), columns=OF_LOSS))}
+        ('new', 'old', 'entropy', 'mask'), columns=_of_batches))}
 
 
 def known(field: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxrl_llm import tasks
 from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import estimators, responses
-from jaxrl_llm.host import build
+from jaxrl_llm.prepare import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
 # Number of the noise of all evaluations, so that two of them differ by their

@@ -19,8 +19,9 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from jaxrl_llm.base import phases, plain
-from jaxrl_llm.host import build, rollout, turns
+from jaxrl_llm.loop import rollout, turns
 from jaxrl_llm.monitoring import progress
+from jaxrl_llm.prepare import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
 

@@ -6,8 +6,8 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm import checkpoint
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.models import hf
+from jaxrl_llm.prepare import build, describe, sft, start_weights
 from jaxrl_llm.storage import paths
 
 
@@ -48,7 +48,7 @@ def load(
           *[None] * number, {'params': parts.programs.learner.state.params}]},
       differs=lambda saved: [
           line for name, line in config_lib.difference(
-              config_lib.of_player(saved, player), parts.described(),
+              config_lib.of_player(saved, player), describe.described(parts),
               only).items()
           if name != 'model.dtype'],
       best=which == 'best', partial=True, channel=parts.processes.channel)

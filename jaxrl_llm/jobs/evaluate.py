@@ -12,8 +12,8 @@ from jaxrl_llm import checkpoint, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, plain, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page, report, responses, weights
-from jaxrl_llm.host import build
 from jaxrl_llm.monitoring import compiles, exits, progress
+from jaxrl_llm.prepare import build, describe
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
@@ -123,8 +123,8 @@ def _evaluate(
   temperature = 0.0 if greedy else schedules.at(config.sampling.temperature)
   with contextlib.closing(parts):
     compiled = compiles.first(display.note)
-    compiles.expect(parts.large_programs(training=False))
-    display.note(parts.ends().rstrip())
+    compiles.expect(describe.large_programs(parts, training=False))
+    display.note(describe.ends(parts).rstrip())
     with phases.phase('weights'):
       params, step, identity = weights.load(
           parts, which, display.update, player)

@@ -20,12 +20,12 @@ from jaxrl_llm.base import phases, process_state
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.config import plugs
 from jaxrl_llm.evaluation import hub
-from jaxrl_llm.host import build, choices, start_weights
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import hf, hf_config, lora
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.models.gguf import write as gguf_write
 from jaxrl_llm.monitoring import exits, progress
+from jaxrl_llm.prepare import build, choices, start_weights
 from jaxrl_llm.storage import compiled, paths
 
 SHARD_BYTES = 4_000_000_000

@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import process_state
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.host import build, sft, start_weights
 from jaxrl_llm.monitoring import (
   compiles,
   exits,
@@ -19,6 +18,7 @@ from jaxrl_llm.monitoring import (
   progress,
   trackers,
 )
+from jaxrl_llm.prepare import build, describe, sft, start_weights
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths
 from jaxrl_llm.storage import workdir as workdir_lib
@@ -147,14 +147,16 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     display.say(f'{name}, in {workdir.path / sft.FOLDER}')
     parts = build.parts(config, training=False)
     parts.processes.channel.listen_to(stop)
-    parts.processes.channel.agree(parts.compared(), 'between the processes')
+    parts.processes.channel.agree(
+        describe.compared(parts), 'between the processes')
     workdir_lib.check_shared(workdir.path, parts.processes.channel)
     compiled = compiles.first(display.note)
     compiles.expect(['update'])
     said = []
     with contextlib.closing(parts):
       for number in range(len(parts.programs.players)):
-        player, folder = parts.player(number), sft.FOLDER + '-actor' * number
+        player = describe.of_player(parts, number)
+        folder = sft.FOLDER + '-actor' * number
         with contextlib.closing(SftFiles(player, display, workdir, folder, **{
             one: config.log[one] for one in trackers.TRACKERS})) as files:
           start_weights.start(

@@ -1,12 +1,5 @@
 """Reinforcement learning from verifiable rewards: the loop.
 
-A step has four acts. `sample`: the curriculum proposes problems, the sampler
-answers them, the verifier judges the answers. `absorb`: the stages learn the
-rewards, the curriculum takes train batches, rewards become advantages.
-`score`: the learner computes the log-probs that updates compare theirs with.
-`learn`: the selection picks rows, the learner takes its optimiser steps. Data
-moves one way; what comes back to an earlier stage is values.
-
 A run restores or begins, makes its start weights, and loops: a step, then its
 hooks (evaluate, log, save, show). The same command again continues a run that
 was cut off, from its last checkpoint, bit for bit.
@@ -19,31 +12,19 @@ import threading
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
-from absl import logging
 import jax
 from ml_collections import ConfigDict
-import numpy as np
 import rich
 
 from jaxrl_llm import checkpoint, rewards
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
-from jaxrl_llm.host import buffer as buffer_lib
-from jaxrl_llm.host import (
-  build,
-  choices,
-  flops,
-  rollout,
-  rounds,
-  start_weights,
-  step_metrics,
-  turns,
-)
-from jaxrl_llm.host import programs as programs_lib
-from jaxrl_llm.host.state import complete, digests, Fixed, init_state, RunState
 from jaxrl_llm.jobs import sft
-from jaxrl_llm.learner.advantages import WaveSignal
+from jaxrl_llm.loop import buffer as buffer_lib
+from jaxrl_llm.loop import flops, step_metrics
+from jaxrl_llm.loop.state import complete, Fixed, init_state, RunState
+from jaxrl_llm.loop.step import take_step
 from jaxrl_llm.monitoring import (
   compiles,
   exits,
@@ -54,344 +35,14 @@ from jaxrl_llm.monitoring import (
   trackers,
 )
 from jaxrl_llm.monitoring import health as health_lib
+from jaxrl_llm.prepare import build, choices, describe, start_weights
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
   AdvantageError,
-  GroupRequests,
   NoSignalError,
-  RolloutTokens,
-  rows_of,
   Stopped,
-  Table,
 )
-
-
-def take_step(
-    parts: build.Parts, state: RunState, fixed: Fixed,
-    timer: timing.Timer) -> tuple[RunState, step_metrics.Report]:
-  """Takes one step of the loop: a wave of rollouts and its train batches.
-
-  Args:
-    parts: task, stages, programs and config.
-    state: before the step; its learners are donated.
-    fixed: device values that no step changes.
-    timer: seconds per phase.
-
-  Returns:
-    The state after the step, and what the step reports.
-
-  Raises:
-    VerifierError: the verifier gave no response a reward, in a few steps in a
-      row, or returned something that is not a reward.
-    NoSignalError: the groups of the curriculum have had no signal for too long.
-    Stopped: a process was asked to stop; the state before is unchanged.
-    FloatingPointError: too many updates in a row had a loss or gradient that
-      is not finite; the last batch is saved.
-  """
-  curriculum, wave = sample(parts, state, fixed, timer)
-  absorbed = absorb(parts, state, fixed, curriculum, wave, timer)
-  tokens = score(parts, state, fixed, absorbed, timer)
-  learned, buffer = learn(parts, state, fixed, absorbed, tokens, timer)
-
-  table = wave.rows.table
-  solved = step_metrics.solve(
-      state.solved, table.problem, table.valid & (table.reward >= 1.0))
-  state = RunState(
-      state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
-      absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
-      solved)
-  report = _report(
-      parts, state, fixed, _with_scores(wave, absorbed, tokens), absorbed,
-      learned)
-  parts.processes.channel.agree(digests(state), f'after step {state.step}')
-  return state, report
-
-
-def sample(
-    parts: build.Parts, state: RunState, fixed: Fixed,
-    timer: timing.Timer) -> tuple[Any, buffer_lib.Wave]:
-  """Act 1: samples responses to the curriculum's problems, and judges them.
-
-  Args:
-    parts, state, fixed, timer: those of `take_step`.
-
-  Returns:
-    State of the curriculum after `propose`, and the wave.
-  """
-  settings, task, programs = (
-      parts.stages.settings, parts.task, parts.programs)
-  sampler = programs.rollout_sampler
-  with timer('propose'):
-    curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
-    problems = [task.train[i] for i in ask.problem]
-    call = rollout.SampleCall(
-        problems, rollout.encode(problems, task.tokenizer, settings.max_prompt),
-        rollout.requests_of(
-            ask, problems=len(task.train), samples=settings.samples,
-            budget=settings.max_response))
-
-  with timer('reshard'):
-    weights = jax.block_until_ready(
-        sampler.to_sampling(
-            state.learners[sampler.player].params,
-            fixed.frozen[sampler.player]))
-
-  draw = fixed.sampling
-  if 'temperature' in parts.stages.needs.columns:
-    draw = parts.sampling(temperature=schedules.at(
-        settings.temperature, state.step))
-  with timer('sample'):
-    responses, start_judging = turns.respond(
-        parts, call, turns.WaveSampling(
-            parts.sample, weights, draw, state.step,
-            sampler.sampler.sampler.slots,
-            int(jax.device_get(state.learner.step)), state.step))
-  del weights  # The update needs their room.
-
-  # The user's code may use JAX as it likes.
-  with timer('verify'), jax.transfer_guard('allow'):
-    judged = start_judging()()
-    warning = parts.unrewarded.check(judged, responses, state.step)
-    if warning and parts.processes.channel.first:
-      logging.warning(warning)
-    parts.processes.channel.check()
-
-  with timer('batch'):
-    rows = buffer_lib.of_wave(
-        ask, responses, judged, parts.stages, state.step)
-    return curriculum, buffer_lib.Wave(
-        ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
-
-
-class Due(NamedTuple):
-  """The wave whose rewards the stages see in this step.
-
-  Attributes:
-    ask: its groups.
-    rows: its R rollouts.
-    signal: learning signal of its groups.
-    unscored: how many of its rollouts have no scores yet: 0 or R.
-  """
-  ask: GroupRequests
-  rows: buffer_lib.Buffer
-  signal: WaveSignal
-  unscored: int
-
-
-class Absorbed(NamedTuple):
-  """Train batches, and the stages' states, after the wave that is due.
-
-  Attributes:
-    curriculum: its state, after `take`.
-    selection: its state, after `feedback`.
-    in_flight: waves that no stage has seen yet, the oldest first.
-    due: the wave.
-    table: rows held over from earlier waves, then those of `due`; the rows of
-      the train batches have their advantages.
-    batches: rows [B, n] of each train batch.
-    metrics: metrics of the advantages.
-  """
-  curriculum: Any
-  selection: Any
-  in_flight: tuple[buffer_lib.InFlight, ...]
-  due: Due
-  table: Table
-  batches: list[np.ndarray]
-  metrics: dict[str, float]
-
-
-def absorb(
-    parts: build.Parts, state: RunState, fixed: Fixed, curriculum: Any,
-    wave: buffer_lib.Wave, timer: timing.Timer) -> Absorbed:
-  """Act 2: shows a wave's rewards to the stages, and makes the train batches.
-
-  It is the wave that was sampled `actor.lag` steps ago; without a lag, the new
-  one.
-
-  Args:
-    parts, state, fixed, timer: those of `take_step`.
-    curriculum: state of the curriculum after `propose`.
-    wave: the new wave.
-  """
-  choose, select, _, settings = parts.stages
-  in_flight, due = _exchange(parts, state, fixed, wave, timer)
-  with timer('batch'):
-    table = buffer_lib.join(state.buffer.table, due.rows.table)
-    with timer('select'):
-      # Before the rounds: a round is judged by a wave that was sampled after
-      # its updates.
-      selection = select.feedback(state.selection, step_metrics.probe(
-          due.rows.table, wave.responses.policy_step))
-    curriculum = choose.update(
-        curriculum, due.ask, table, due.signal.signal, due.signal.gain)
-    curriculum, taken = choose.take(curriculum)
-    batches = [
-        buffer_lib.batch_rows(table, groups, settings.samples)
-        for groups in taken]
-    table, metrics = rounds.with_advantages(
-        parts.advantages, table, batches, np.uint32(state.step),
-        replicate=parts.replicate)
-    if settings.advantage:
-      rounds.check_advantages(table, batches, settings.advantage)
-  return Absorbed(
-      curriculum, selection, in_flight, due, table, batches, metrics)
-
-
-def _exchange(
-    parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    timer: timing.Timer) -> tuple[tuple[buffer_lib.InFlight, ...], Due]:
-  """Exchanges the new wave for the one that is due: without a lag, itself."""
-  if not parts.stages.settings.lag:
-    return (), Due(
-        wave.ask, wave.rows, wave.signal, len(wave.rows.table.group))
-  # The policy that wrote the rows is gone when they are due, and nothing says
-  # yet which of them are needed: all are scored, before it learns.
-  with timer('score'):
-    tokens = _scored(parts, state, fixed, wave.rows, rounds.masked_indices(
-        wave.rows.table.valid, programs_lib.scored_rows(parts.programs)))
-  with timer('batch'):
-    in_flight, ask, rows = buffer_lib.exchange(
-        state.in_flight, wave.ask, wave.rows._replace(tokens=tokens),
-        parts.stages)
-    # Its signal is computed anew: when it was sampled, earlier rows of its
-    # groups may have been in flight.
-    return in_flight, Due(
-        ask, rows, _signal(parts, state, ask, rows.table), unscored=0)
-
-
-def _signal(
-    parts: build.Parts, state: RunState, ask: GroupRequests,
-    table: Table) -> WaveSignal:
-  """Computes the signal of a wave that has these groups and rows."""
-  held = state.buffer.table
-  return rounds.signal(
-      parts.advantages, buffer_lib.join(held, table), ask,
-      np.uint32(state.step), first=len(held.group),
-      prompts=parts.stages.curriculum.max_prompts,
-      samples=parts.stages.settings.samples, replicate=parts.replicate)
-
-
-def score(
-    parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
-    timer: timing.Timer) -> RolloutTokens:
-  """Act 3: scores rows by the policy that wrote them, before it learns.
-
-  Only rows that a round may still use cost a forward pass: those of the train
-  batches, and those that wait for a later wave. The parameters are those that
-  wrote them, up to the first update of `learn`.
-
-  Args:
-    parts, state, fixed, timer: those of `take_step`.
-    absorbed: table and train batches.
-
-  Returns:
-    Tokens and log-probs of the table's rows.
-  """
-  settings = parts.stages.settings
-  with timer('score'):
-    waiting = rows_of(
-        absorbed.table, parts.stages.curriculum.holds(absorbed.curriculum),
-        settings.samples)
-    rows = rounds.to_score(
-        absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
-        size=programs_lib.scored_rows(parts.programs),
-        drop_zero_advantage=settings.drop_zero_advantage)
-    return buffer_lib.join(state.buffer.tokens, _scored(
-        parts, state, fixed, absorbed.due.rows, rows))
-
-
-def _scored(
-    parts: build.Parts, state: RunState, fixed: Fixed,
-    wave: buffer_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
-  """Returns the tokens of a wave with the scores of these rows."""
-  return rounds.with_scores(
-      _learning(parts, fixed), *wave, rows,
-      tuple(player.params for player in state.learners))
-
-
-def learn(
-    parts: build.Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
-    tokens: RolloutTokens, timer: timing.Timer,
-) -> tuple[rounds.RoundsOutcome, buffer_lib.Buffer]:
-  """Act 4: runs a round for each train batch: select rows, then update.
-
-  Args:
-    parts, state, fixed, timer: those of `take_step`.
-    absorbed: table and train batches.
-    tokens: of the table's rows.
-
-  Returns:
-    The outcome of the rounds, and the rows that are held for later steps.
-  """
-  def select(*of_round):
-    with timer('select'):
-      return parts.stages.selection.select(*of_round)
-
-  with timer('update'):
-    learned = rounds.run(
-        _learning(parts, fixed), state.learners, absorbed.table, tokens,
-        absorbed.batches, select, absorbed.selection, rounds.RunCounts(
-            state.step, state.rounds, int(jax.device_get(state.learner.step))))
-    return learned, buffer_lib.keep(
-        buffer_lib.Buffer(learned.table, tokens), parts.stages,
-        absorbed.curriculum, learned.selection)
-
-
-def _learning(parts: build.Parts, fixed: Fixed) -> rounds.Learning:
-  """Returns what scores and updates are made with."""
-  return rounds.Learning(
-      parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      parts.stages, parts.processes)
-
-
-def _with_scores(
-    wave: buffer_lib.Wave, absorbed: Absorbed,
-    tokens: RolloutTokens) -> buffer_lib.Wave:
-  """Returns the step's wave with the old log-probs that were computed.
-
-  With a lag, it is the last one in flight; else it is the end of the table.
-  """
-  rows, first = len(wave.rows.table.group), 0
-  if absorbed.in_flight:
-    tokens = absorbed.in_flight[-1].rows.tokens
-  else:
-    first = len(absorbed.table.group) - rows
-  old = tokens.old_logprobs
-  return wave._replace(rows=wave.rows._replace(
-      tokens=wave.rows.tokens.replace(
-          old_logprobs=None if old is None else old[first:first + rows])))
-
-
-def _report(
-    parts: build.Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.RoundsOutcome) -> step_metrics.Report:
-  """Returns the report of a step, after which the run has this state."""
-  programs, (choose, select, needs, settings) = (
-      parts.programs, parts.stages)
-  table, sampler = learned.table, programs.rollout_sampler
-  return step_metrics.report(
-      parts, wave, step=state.step, solved=state.solved,
-      updates=learned.metrics,
-      measured={
-          **({'sampler/temperature': schedules.at(
-              settings.temperature, state.step - 1)}
-             if 'temperature' in needs.columns else {}),
-          **wave.signal.metrics, **absorbed.metrics,
-          **choose.metrics(absorbed.curriculum),
-          **select.metrics(learned.selection), **step_metrics.of_rounds(
-              learned.picked, table,
-              int((state.buffer.table.group >= 0).sum()))},
-      trained=table,
-      flops=flops.of_step(
-          programs.model, wave.responses.call, wave.judged.length,
-          [(table.prompt_length[rows], table.length[rows])
-           for rows, *_ in learned.picked],
-          epochs=settings.epochs,
-          frozen=fixed.frozen[0] is not None,
-          actor=programs.players[sampler.player].model
-          if sampler.player else None,
-          actor_learns=settings.actor_learns))
 
 
 @process_state.narrow()
@@ -555,21 +206,21 @@ def _opened(
     The files, and the checkpoint if there is one.
   """
   config, channel = parts.config, parts.processes.channel
-  channel.agree(parts.compared(), 'between the processes')
+  channel.agree(describe.compared(parts), 'between the processes')
   workdir_lib.check_shared(workdir.path, channel)
   saver = checkpoint.Checkpointer(
-      workdir.path / 'checkpoints', parts.described(),
+      workdir.path / 'checkpoints', describe.described(parts),
       keep=config.checkpoint.keep, timeout=config.checkpoint.timeout,
       channel=channel)
   restored = saver.restore(
       init_state(parts, parts.programs.learner.state),
       differs=lambda saved: config_lib.resume_conflicts(
-          saved, parts.described()))
+          saved, describe.described(parts)))
   gone, metrics_writer = lambda: False, metrics.NoWriter()
   if channel.first:
     step = restored.step if restored else None
     summary.begin(workdir, step or 0, config.steps)
-    parts.describe(workdir.path)
+    describe.write(parts, workdir.path)
     gone = workdir.watch()
     # Rows after the checkpoint are dropped: their steps are done again.
     metrics_writer = metrics.Writer(
@@ -588,9 +239,9 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
   """
   if size := heldout.size(parts.config, parts.task.heldout):
     display.say(size)
-  compiles.expect(parts.large_programs())
-  layout = parts.layout() if parts.programs.mesh.size > 1 else ''
-  display.note(parts.ends() + parts.updates() + layout)
+  compiles.expect(describe.large_programs(parts))
+  layout = describe.layout(parts) if parts.programs.mesh.size > 1 else ''
+  display.note(describe.ends(parts) + describe.updates(parts) + layout)
   if size := buffer_lib.size(parts.stages):
     display.note(size)
 
@@ -612,7 +263,8 @@ def _begin(
   """
   starts = []
   for number in range(len(parts.programs.players)):
-    player, name = parts.player(number), 'sft' + '-actor' * number
+    player = describe.of_player(parts, number)
+    name = 'sft' + '-actor' * number
     with phases.phase('weights' + ' of the actor' * number), sft.reported(
         player, display, workdir, name) as report:
       starts.append(start_weights.start(
@@ -788,5 +440,5 @@ def _check_workdir(run: Run, state: RunState) -> None:
   if any(channel.gather(run.files.gone())):
     complete(state, parts.processes)
     raise FileNotFoundError(checkpoint.rescue(
-        workdir.path, parts.describe, parts.described(), state.step, state,
-        _host(run), channel))
+        workdir.path, functools.partial(describe.write, parts),
+        describe.described(parts), state.step, state, _host(run), channel))

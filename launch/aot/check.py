@@ -16,7 +16,11 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.host import (
+from jaxrl_llm.launch.aot import chips, cost, faults, memory
+from jaxrl_llm.learner import packing
+from jaxrl_llm.models import flops
+from jaxrl_llm.models.config import HUB
+from jaxrl_llm.prepare import (
   arguments,
   fit,
   methods,
@@ -24,10 +28,6 @@ from jaxrl_llm.host import (
   sft_data,
   stages,
 )
-from jaxrl_llm.launch.aot import chips, cost, faults, memory
-from jaxrl_llm.learner import packing
-from jaxrl_llm.models import flops
-from jaxrl_llm.models.config import HUB
 from jaxrl_llm.sampling.stops import Stops
 
 FREE = 0.10  # Share of the HBM that should stay free.
@@ -302,7 +302,7 @@ def _rows(made: programs.Programs, name: str) -> int:
   if name == 'sft':
     return made.config.sft.batch
   return methods.minibatch_rows(made.config) if name == 'update' else (
-      programs.scored_rows(made))
+      made.scored_rows)
 
 
 def _lengths(made: programs.Programs, rows: int, mean: float) -> np.ndarray:

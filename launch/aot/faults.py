@@ -5,8 +5,8 @@ import math
 import jax
 import numpy as np
 
-from jaxrl_llm.host import programs
 from jaxrl_llm.launch.aot import chips, cost, hlo, memory, operations
+from jaxrl_llm.prepare import programs
 
 SMALL = 1 << 20  # bytes of half a cache, whose copy takes microseconds
 _WIDE = 'bf16', 'f16', 'f32'  # types that a quantised weight is converted to

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm.host import programs
-from jaxrl_llm.host.arguments import abstract, Arguments, size
 from jaxrl_llm.learner import forward
 from jaxrl_llm.ops import quantise
+from jaxrl_llm.prepare import programs
+from jaxrl_llm.prepare.arguments import abstract, Arguments, size
 
 # Parts that are arguments of a phase's program.
 _ARGUMENTS = {

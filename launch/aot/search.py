@@ -5,8 +5,8 @@ from typing import Callable, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import methods, stages
 from jaxrl_llm.launch.aot import check, chips, report
+from jaxrl_llm.prepare import methods, stages
 
 
 def largest(

@@ -10,7 +10,7 @@ from scipy import stats
 from benchmarks.claims import __main__ as all_claims
 from benchmarks.claims import cbs, runs, speed, tables
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.host import stages
+from jaxrl_llm.prepare import stages
 from tests.helpers.devices import ROOT
 
 CLAIMS = {claim.name: claim for claim in all_claims.claims()}

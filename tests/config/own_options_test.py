@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from jaxrl_llm import config, rewards
-from jaxrl_llm.host import build
+from jaxrl_llm.prepare import build
 
 TASK = '''
 import dataclasses

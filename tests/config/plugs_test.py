@@ -12,8 +12,8 @@ import pytest
 
 from jaxrl_llm import config
 from jaxrl_llm.config import plugs
-from jaxrl_llm.host import choices, methods, stages
 from jaxrl_llm.launch import hyper, run
+from jaxrl_llm.prepare import choices, methods, stages
 from tests.helpers import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

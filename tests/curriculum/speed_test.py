@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.curriculum import speed
-from jaxrl_llm.host import rollout
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.ops import advantages, screening
 from jaxrl_llm.types import NoSignalError
 from tests.helpers import screens, tables, tiny

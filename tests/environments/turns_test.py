@@ -8,7 +8,7 @@ import transformers
 from jaxrl_llm.base.tokenizer import ModelTokenizer, with_stops
 from jaxrl_llm.environments import Limits
 from jaxrl_llm.environments.turns import Turns
-from jaxrl_llm.host import sft_data
+from jaxrl_llm.prepare import sft_data
 from tests.base import tokenizer_test
 
 # Turns that end with a special token, with text, and with text before a token.

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.evaluation import heldout, responses
-from jaxrl_llm.host import build, rollout
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.monitoring import exits, progress
+from jaxrl_llm.prepare import build
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
 from jaxrl_llm.types import Requests

@@ -10,8 +10,8 @@ from jaxrl_llm import checkpoint, tasks
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.evaluation import weights
-from jaxrl_llm.host import build
 from jaxrl_llm.models import hf
+from jaxrl_llm.prepare import build
 from jaxrl_llm.tasks import math
 from tests.helpers import tiny
 

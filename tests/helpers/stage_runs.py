@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import train
-from jaxrl_llm.host import build, choices
 from jaxrl_llm.learner.score import Scores
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, choices
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import Rollouts
 from tests.helpers import tiny

@@ -14,10 +14,10 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
 from jaxrl_llm.base import phases
-from jaxrl_llm.host import build, choices, stages
-from jaxrl_llm.host import programs as programs_lib
-from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.jobs import train as loop
+from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.prepare import build, choices, describe, stages
+from jaxrl_llm.prepare import programs as programs_lib
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import LearnerBatch, Rollouts
 
@@ -181,7 +181,7 @@ def begin(parts: build.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
   starts = [
       train.start_weights.start(
-          parts.player(number), lambda *_: None, resumed=False)
+          describe.of_player(parts, number), lambda *_: None, resumed=False)
       for number in range(len(parts.programs.players))]
   state = state_lib.init_state(parts, parts.programs.learner.init(
       *(start.params for start in starts)))

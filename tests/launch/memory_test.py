@@ -5,8 +5,8 @@ import types
 import jax
 import pytest
 
-from jaxrl_llm.host import arguments
 from jaxrl_llm.launch.aot import check, chips, memory, report
+from jaxrl_llm.prepare import arguments
 from tests.helpers import devices
 from tests.launch.check_test import SMALL
 

@@ -10,7 +10,6 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices, methods
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
@@ -19,6 +18,7 @@ from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
+from jaxrl_llm.prepare import choices, methods
 from tests.helpers import devices, learners, tiny
 from tests.learner import rejection_update_test as coupled
 from tests.learner import update_test as plain

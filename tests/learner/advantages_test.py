@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.host import choices
 from jaxrl_llm.ops.advantages import ADVANTAGES
+from jaxrl_llm.prepare import choices
 from tests.helpers import tiny
 from tests.helpers.tolerance import rounding
 from tests.reference import advantages as reference

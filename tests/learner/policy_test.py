@@ -10,13 +10,13 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, train
-from jaxrl_llm.host import build, choices
-from jaxrl_llm.host import state as state_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
+from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.models import flops, lora, transformer
 from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import build, choices
 from jaxrl_llm.types import LearnerBatch
 from tests.helpers import devices, learners, tiny
 from tests.helpers.tolerance import decoder, rounding, typical

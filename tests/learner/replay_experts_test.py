@@ -9,10 +9,10 @@ import optax
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import batches
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.loop import batches
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib

@@ -11,9 +11,10 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.evaluation import responses
-from jaxrl_llm.host import programs, rollout, stages
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.prepare import programs, stages
 from jaxrl_llm.sampling import decode
 from jaxrl_llm.sampling import generate as generate_lib
 from jaxrl_llm.sampling import plan as plan_lib

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.host import programs
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import quantise
+from jaxrl_llm.prepare import programs
 from jaxrl_llm.sampling import decode
 from jaxrl_llm.sampling.stops import Stops
 from tests.helpers import tiny

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.host import choices
 from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.models import config, experts, transformer
 from jaxrl_llm.ops import quantise
+from jaxrl_llm.prepare import choices
 from tests.helpers import devices, tiny
 
 CFG = dataclasses.replace(

@@ -16,9 +16,9 @@ import pytest
 
 from jaxrl_llm import checkpoint, sft, train
 from jaxrl_llm.checkpoint import files
-from jaxrl_llm.host import sft_data
 from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.prepare import sft_data
 from jaxrl_llm.storage import bucket, paths, workdir
 from jaxrl_llm.tasks import problem_files
 from tests.helpers import devices, gcs, tiny

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_llm import tasks
 from jaxrl_llm.base.tokenizer import ModelTokenizer, with_stops
-from jaxrl_llm.host import rollout, turns
+from jaxrl_llm.loop import rollout, turns
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.mesh import make_mesh
 from jaxrl_llm.types import Rollouts

@@ -1,0 +1,112 @@
+"""State of a run between two steps, and values that no step changes."""
+
+from typing import Any, NamedTuple
+import zlib
+
+import jax
+import numpy as np
+
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.loop import buffer as buffer_lib
+from jaxrl_llm.loop import rounds
+from jaxrl_llm.loop.parts import Parts
+from jaxrl_llm.sharding.processes import Processes
+
+
+class RunState(NamedTuple):
+  """State of a run between two steps.
+
+  Attributes:
+    step: steps done; a step is a wave, one call of the sampler.
+    rounds: rounds done; a round is the updates on one train batch.
+    learners: parameters and optimiser of each player, on the device: of the
+      policy, and of the actor, if it is another model.
+    curriculum: state of the curriculum.
+    selection: state of the selection.
+    buffer: rollouts held for later steps.
+    in_flight: waves of rollouts that no stage has seen yet, the oldest first.
+    solved: [D] bool, training problems solved at least once.
+  """
+  step: int
+  rounds: int
+  learners: tuple[TrainState, ...]
+  curriculum: Any
+  selection: Any
+  buffer: buffer_lib.Buffer
+  in_flight: tuple[buffer_lib.InFlight, ...]
+  solved: np.ndarray
+
+  @property
+  def learner(self) -> TrainState:
+    """The policy's learner."""
+    return self.learners[0]
+
+
+class Fixed(NamedTuple):
+  """Device values that are the same in every step.
+
+  Attributes:
+    sampling: SamplingParams, but for the temperature of a schedule.
+    loss: LossParams.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    frozen: for each player, parameters that are not trained, or None.
+  """
+  sampling: Any
+  loss: Any
+  anchor: Any
+  frozen: tuple[Any, ...] = (None,)
+
+
+def init_state(
+    parts: Parts,
+    learner: TrainState | tuple[TrainState, ...]) -> RunState:
+  """Returns the state before the first step.
+
+  Args:
+    parts: stages, sizes and problems of the run.
+    learner: state of the policy, or of the policy and the actor, from
+      `LearnerPrograms.init`.
+  """
+  choose, select, _, settings = parts.stages
+  return RunState(
+      step=0, rounds=0,
+      learners=learner if isinstance(learner, tuple) else (learner,),
+      curriculum=choose.init(),
+      selection=select.init((settings.seed, rounds.SELECTION)),
+      buffer=buffer_lib.empty(
+          buffer_lib.capacity(parts.stages), parts.stages),
+      in_flight=buffer_lib.no_waves(parts.stages),
+      solved=np.zeros(len(parts.task.train), bool))
+
+
+def digests(state: RunState) -> dict[str, int]:
+  """Returns a checksum of each part of the state that all processes share.
+
+  Processes that differ would take other numbers of updates, and wait for each
+  other in a collective for ever: they compare these after every step.
+  """
+  def without_tokens(buffer):  # They are only at their home.
+    return buffer._replace(tokens=None)
+
+  shared = state._replace(
+      learners=(), buffer=without_tokens(state.buffer), in_flight=tuple(
+          wave._replace(rows=without_tokens(wave.rows))
+          for wave in state.in_flight))
+  return {
+      jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
+          np.ascontiguousarray(leaf))
+      for keys, leaf in jax.tree_util.tree_leaves_with_path(shared)}
+
+
+def complete(state: RunState, processes: Processes) -> None:
+  """Gathers the tokens of all rollouts, in place, so that they can be saved.
+
+  A run may go on with other processes, of which each needs other rows.
+
+  Args:
+    state: between two steps.
+    processes: who holds which rows; all must call this.
+  """
+  for rows in (state.buffer, *(wave.rows for wave in state.in_flight)):
+    processes.exchange(
+        np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)

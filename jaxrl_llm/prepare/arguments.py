@@ -1,0 +1,197 @@
+"""Arguments of a training step's programs, as shapes with shardings."""
+
+import functools
+import math
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import forward, packing
+from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.prepare import choices, methods, programs, sft_data
+from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sampling.queue import Queue
+from jaxrl_llm.types import LearnerBatch, Prompts, Requests
+
+
+class Arguments(NamedTuple):
+  """Arguments of the programs of a step, as jax.ShapeDtypeStruct.
+
+  Attributes:
+    state: TrainState, or those of the policy and the actor.
+    frozen: parameters that are not trained, or None.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    weights: all parameters that write the rows, in the sampling layout.
+    generate: arguments of the sampler after `weights`.
+    batch: rows of one optimiser step.
+    plan: `packing.Plan` of full rows of one optimiser step.
+    scored: rows of a step for `score`.
+    scored_plan: of these.
+    behaviour_params: parameters that wrote the rows, or None.
+    loss: hyperparameters of the loss.
+  """
+  state: Any
+  frozen: Any
+  anchor: Any
+  weights: Any
+  generate: tuple
+  batch: LearnerBatch
+  plan: packing.Plan
+  scored: LearnerBatch
+  scored_plan: packing.Plan
+  behaviour_params: Any
+  loss: loss_lib.LossParams
+
+
+def abstract(made: programs.Programs) -> Arguments:
+  """Returns shape, dtype and sharding of all arguments in a training step."""
+  config, state = made.config, made.learner.state
+  players = forward.Players.of(state)
+  lora = config.lora.rank > 0
+  anchor = None
+  if 'anchor_logprobs' in made.needs.columns:
+    # With LoRA, the anchor is the frozen model without adapters, unless SFT
+    # has trained them.
+    anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
+        config) else players.policy.params
+  number = jax.ShapeDtypeStruct(
+      (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
+  updated, scored = (
+      methods.minibatch_rows(config), made.scored_rows)
+  return Arguments(
+      state=state,
+      frozen=sharding.abstract_params(
+          made.policy.shapes, sharding.SAMPLE_RULES, made.mesh,
+          made.model.dtype) if lora else None,
+      anchor=anchor, weights=made.rollout_sampler.weights,
+      generate=_generate(made),
+      batch=_batch(made, updated, updated=True),
+      plan=on_devices(made, full_plan(made, updated)),
+      scored=_batch(made, scored, updated=False),
+      scored_plan=on_devices(made, full_plan(made, scored)),
+      behaviour_params=players.actor_or_policy.params
+      if made.needs.behaviour_params else None,
+      loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
+
+
+def _generate(made: programs.Programs) -> tuple:
+  """Returns the arguments of the sampler after the weights."""
+  config, mesh, sampler = made.config, made.mesh, made.rollout_sampler.sampler
+  rows = functools.partial(
+      jax.ShapeDtypeStruct, dtype=jnp.int32, sharding=sharding.rows(mesh))
+  scalar = functools.partial(
+      jax.ShapeDtypeStruct, (), sharding=sharding.replicated(mesh))
+  shards = sharding.data_shards(mesh)
+  prompts = shards * sampler.prompts_per_shard
+  requests = Requests(*[rows((shards * sampler.requests_per_shard,))] * 3)
+  continues = sampler.sampler.continues
+  if continues:
+    number, length = requests.prompt, config.max_response
+    requests = requests.replace(
+        done=number, tokens=rows((*number.shape, length)), birth=number,
+        match=sampler.sampler.stop_texts and number)
+  return (
+      Queue(Prompts(rows((prompts, config.max_prompt)), rows((prompts,)),
+                    rows((prompts,))),
+            requests, rows((shards,)),
+            rows((shards,)) if continues else None),
+      scalar(jax.eval_shape(lambda: jax.random.key(0)).dtype),
+      jax.tree.map(lambda x: scalar(x.dtype), SamplingParams()),
+      scalar(jnp.int32))
+
+
+def _batch(
+    made: programs.Programs, rows: int, *, updated: bool) -> LearnerBatch:
+  """Returns a batch for `update`, or for `score`, which fills the channels.
+
+  Args:
+    made: programs and config.
+    rows: B.
+    updated: whether it is for `update`.
+  """
+  place, needs = sharding.rows(made.learner_mesh), made.needs
+  return LearnerBatch.free(
+      rows, needs.axes, needs.updated if updated else needs.scored,
+      lambda shape, _, kind: jax.ShapeDtypeStruct(
+          shape, kind, sharding=place))
+
+
+def on_devices(
+    made: programs.Programs, tree: Any,
+    layout: Callable[..., Any] = sharding.replicated) -> Any:
+  """Returns shape, dtype and layout of arrays on the learner's devices."""
+  place = layout(made.learner_mesh)
+  return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
+
+
+def size(tree: Any) -> int:
+  """Returns the bytes on each device of a tree of shapes with shardings."""
+  return sum(
+      math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+      for x in jax.tree.leaves(tree))
+
+
+def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
+  """Plans the microbatches of groups of full responses to full prompts."""
+  config = made.config
+  return made.learner.plan(
+      np.arange(rows) // config.samples_per_prompt,
+      np.full(rows, config.max_prompt), np.full(rows, config.max_response))
+
+
+def _sft(made: programs.Programs) -> Any:
+  """Lowers the update of supervised fine-tuning, for full rows."""
+  config, limits = made.config, sft_data.limits_of(made.config)
+  learner, rows = programs.sft_learner(made, limits), config.sft.batch
+  batch = sft_data.Data(limits, lambda step: [], rows, 1).batch([])
+  x = abstract(made)
+  plan = learner.plan(
+      np.arange(rows), np.full(rows, limits.max_prompt),
+      np.full(rows, limits.max_response))
+  return learner.update.lower(
+      learner.state, on_devices(made, batch, sharding.rows),
+      on_devices(made, plan), jax.tree.map(
+          lambda _: x.loss.kl_coef, choices.supervised_params(config)),
+      x.frozen if config_lib.sft_of_lora(config) else None)
+
+
+def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
+  """Returns a function for each phase that lowers its program.
+
+  The phases are the programs that `train.take_step` calls, in its order:
+  'reshard' (training weights to sampling weights), 'sample', 'score' if a step
+  needs log-probs of other policies, and 'update'. Two smaller programs of LoRA
+  are left out: the scaling of the adapters before 'reshard', and 'score' of the
+  frozen model alone if 'score' with adapters is also needed. If LoRA's frozen
+  weights are quantised, 'reshard' is the program that does it, and that of the
+  adapters is left out too.
+
+  'sft', the update of supervised fine-tuning, comes first if the run has it. A
+  run without a step has no other phase.
+  """
+  x, learner = abstract(made), made.learner
+  before = {'sft': lambda: _sft(made)} if (
+      config_lib.has_sft(made.config)) else {}
+  if before and not made.config.steps:
+    return before
+  phases = dict(
+      before, reshard=made.rollout_sampler.lower_to_sampling,
+      sample=lambda: made.rollout_sampler.sampler.generate.lower(
+          x.weights, *x.generate))
+  if x.batch.old_logprobs is not None or x.anchor is not None:
+    players = forward.Players.of(x.state).map(lambda player: player.params)
+    if x.batch.actor_logprobs is None and x.batch.z is None:
+      players = players.policy
+    else:
+      players = players.like(x.state)
+    phases['score'] = lambda: learner.score.lower(
+        x.anchor if x.batch.old_logprobs is None else players, x.scored,
+        x.scored_plan, x.loss, x.frozen)
+  phases['update'] = lambda: learner.update.lower(
+      x.state, x.batch, x.plan, x.loss, x.frozen, x.behaviour_params)
+  return phases

@@ -1,0 +1,311 @@
+"""From a config to the parts of a run: task, programs, sampler, advantages.
+
+`build` is the only place that reads most of the config; `train.py` and
+`evaluate.py` both start from its result.
+"""
+
+import copy
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from typing import Any, Sequence
+
+from absl import logging
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding, tasks
+from jaxrl_llm.base import phases, plain, schedules
+from jaxrl_llm.base import tokenizer as tokenizer_lib
+from jaxrl_llm.base.tokenizer import ModelTokenizer
+from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop.parts import Parts
+from jaxrl_llm.models import hf
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.prepare import choices, fit, memory, methods
+from jaxrl_llm.prepare import programs as programs_lib
+from jaxrl_llm.prepare import stages as stages_lib
+from jaxrl_llm.sampling import stops as stops_lib
+from jaxrl_llm.sampling.logits import SamplingParams
+from jaxrl_llm.sharding import processes as processes_lib
+from jaxrl_llm.storage import compiled
+
+
+def digest(
+    problems: Sequence[tasks.Problem],
+    fields: Sequence[str] = ('id', 'prompt', 'kind', 'answer', 'info')) -> str:
+  """Returns a hash of fields of problems, in their order."""
+  text = repr([tuple(getattr(p, name) for name in fields) for p in problems])
+  return hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()[:16]
+
+
+def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
+  """Returns the indices of the problems of each kind, by its name."""
+  names, index = np.unique(
+      [plain.line(p.kind) for p in problems], return_inverse=True)
+  return {
+      str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
+
+
+def drop_long_prompts(
+    problems: Sequence[tasks.Problem], tokenizer: Any, config: ConfigDict,
+    name: str) -> tuple[Sequence[tasks.Problem], list[int]]:
+  """Selects the problems whose prompts have at most `max_prompt` tokens.
+
+  A warning counts the others: a prompt is never cut.
+
+  Args:
+    problems: any number.
+    tokenizer: a `tokenizer.Tokenizer`.
+    config: it has `max_prompt`.
+    name: name of the set, for the warning.
+
+  Returns:
+    The problems that fit, in their order, and the tokens of their prompts.
+
+  Raises:
+    ValueError: there are no problems, none fits, or a prompt has no token or
+      is not valid text.
+  """
+  if not len(problems):
+    raise ValueError(
+        f'The task {config.task.name} has no problems in its set {name!r}, and '
+        'some are needed: the fields of config.task say where they come from, '
+        '--help lists them.')
+  for problem in problems:
+    if plain.text(problem.prompt) != problem.prompt:
+      raise ValueError(
+          f'The prompt {plain.shown(problem.prompt)} of the set {name!r} is no '
+          'valid text: correct the problem.')
+  lengths = [len(tokenizer.encode(p.prompt)) for p in phases.counted(
+      problems, f'prompts of the set {name!r}', total=len(problems))]
+  if not min(lengths):
+    raise ValueError(
+        f'The tokeniser makes no token of the prompt '
+        f'{problems[lengths.index(0)].prompt[:60]!r} of the set {name!r}.')
+  fits = [n <= config.max_prompt for n in lengths]
+  kept = [p for p, fit in zip(problems, fits) if fit]
+  if not kept:
+    raise ValueError(
+        f'No prompt of the set {name!r} has at most max_prompt='
+        f'{config.max_prompt} tokens, the shortest has {min(lengths)}: raise '
+        'config.max_prompt.')
+  if len(kept) < len(problems):
+    logging.warning(
+        'Left out of the set %r: %d of %d problems, whose prompts have more '
+        'than max_prompt=%d tokens (the longest %d).', name,
+        len(problems) - len(kept), len(problems), config.max_prompt,
+        max(lengths))
+  return kept, [n for n, fit in zip(lengths, fits) if fit]
+
+
+def with_stops(task: tasks.Task, config: ConfigDict, size: int) -> Any:
+  """Returns a task's tokeniser with all that ends a response of the run.
+
+  Args:
+    task: of the run.
+    config: of the run.
+    size: of the model's vocabulary.
+
+  Raises:
+    ValueError: see `tokenizer.with_stops`.
+  """
+  return tokenizer_lib.with_stops(
+      task.tokenizer, [*getattr(task, 'stops', ()), *config.sampling.stop],
+      size)
+
+
+def _task(
+    config: ConfigDict, model: ModelConfig, tokenizer: Any,
+    checked: bool) -> tuple[tasks.Task, list[int] | None]:
+  """Makes the task; if its sets are checked, without prompts that are too long.
+
+  Returns:
+    The task and, if its sets are checked, the tokens of each training prompt.
+  """
+  with phases.phase('reading the problems'):
+    task = copy.copy(tasks.get(
+        config.task.name, tokenizer, **{
+            k: v for k, v in config.task.items() if k != 'name'}))
+    getattr(task, 'ready', lambda: None)()
+    if hasattr(task, 'turns') and not methods.has_turns(config):
+      raise ValueError(
+          f'task.name={config.task.name} makes a task with `turns`, so it '
+          'needs an option max_turns: add it to what `create` takes.')
+  tokenizer = task.tokenizer = with_stops(task, config, model.vocab_size)
+  needed = max(tokenizer.vocab_size, *(i + 1 for i in tokenizer.stop_ids))
+  if model.vocab_size < needed:
+    raise ValueError(
+        f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
+        'of the tokeniser: raise it, or take the tokeniser of the model.')
+  lengths = {}
+  for name in ('train', 'heldout') if checked else ():
+    kept, lengths[name] = drop_long_prompts(
+        getattr(task, name), tokenizer, config, name)
+    setattr(task, name, kept)
+  return task, lengths.get('train')
+
+
+def _typed(
+    config: ConfigDict, model: ModelConfig | None, platform: str,
+    section: str = 'model') -> tuple[ConfigDict, ModelConfig | None]:
+  """Chooses the compute type of a checkpoint, if `model.dtype` does not.
+
+  It is the type of the stored weights, but float32 on a CPU: a CPU computes in
+  16 bits by converting each operand, which takes several times as long.
+  """
+  flat = config_lib.flatten(config)
+  name = flat[f'{section}.hf']
+  if not name or flat[f'{section}.dtype'] is not None:
+    return config, model
+  config = config.copy_and_resolve_references()
+  if platform == 'cpu' and model.dtype != 'float32':
+    logging.warning(
+        'Computing in float32, since a CPU is slow in %s, the type of %s: '
+        'set %s.dtype to choose.', model.dtype, name, section)
+    model = dataclasses.replace(model, dtype='float32')
+  own = config.model if section == 'model' else config.actor.model
+  own.dtype = model.dtype
+  return config, model
+
+
+def _actor_checkpoint(
+    config: ConfigDict, tokenizer: Any) -> hf.Checkpoint | None:
+  """Opens the actor's checkpoint, if it has one, and compares vocabularies.
+
+  Raises:
+    ValueError: there is none, or it has other tokens than the policy's.
+  """
+  name = config.actor.model.hf
+  if not name:
+    return None
+  folder = hf.fetch(name, field='actor.model.hf')
+  if isinstance(tokenizer, ModelTokenizer):
+    different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
+    if different:
+      (first, tokens), *_ = different.items()
+      raise ValueError(
+          f'actor.model.hf={name} has another vocabulary than '
+          f'{tokenizer.folder}: {len(different)} ids differ, such as {first} '
+          f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
+          "Choose an actor with the policy's vocabulary.")
+  return hf.open_checkpoint(folder)
+
+
+def _stops(tokenizer: Any) -> stops_lib.Stops:
+  """Returns the tokens and texts that end a response, for the sampler."""
+  texts = getattr(tokenizer, 'stop_texts', ())
+  return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
+      [text.encode() for text in texts], tokenizer.spelled) if texts else None)
+
+
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+  """Makes the sampler's mesh."""
+  if config.mesh.cpu_devices is not None:
+    sharding.split_cpu(config.mesh.cpu_devices)
+  return sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
+
+
+def _contents(
+    task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
+  """Returns digests of the problems, and of the files of models."""
+  return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
+      name: hf.digest(folder) for name, folder in folders.items() if folder}}
+
+
+def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
+  """Warns if the learning rate never reaches its peak."""
+  given, steps = config.optimizer, programs_lib.updates_of_run(config, stages)
+  if given.schedule != 'constant':
+    steps = min(steps, given.decay_steps or steps)
+  if given.warmup_steps > steps > 0:
+    logging.warning(
+        'optimizer.warmup_steps=%d is more than the %d optimiser steps of the '
+        'run or its schedule, so that the learning rate never reaches its '
+        'peak: lower it.', given.warmup_steps, steps)
+
+
+def _sampling(
+    config: ConfigDict, mesh: jax.sharding.Mesh, **changes: Any,
+) -> SamplingParams:
+  """Computes `Parts.sampling`."""
+  values = {name: config.sampling[name] for name in ('top_k', 'top_p', 'min_p')}
+  heat = schedules.at(config.sampling.temperature)
+  return processes_lib.replicate(
+      SamplingParams(**{'temperature': heat, **values, **changes}), mesh)
+
+
+def parts(
+    config: ConfigDict, training: bool = True, *, own_prompts: bool = False,
+    tokenizer: Any = None) -> Parts:
+  """Makes the parts of a run. Nothing is compiled yet.
+
+  Args:
+    config: checked by `config.validate`.
+    training: False does not check the task's sets of problems: they may be
+      empty, or have prompts that are too long.
+    own_prompts: whether the caller has prompts of its own. Then the sets are
+      not checked either.
+    tokenizer: of the task, if the model has none; None for the task's own.
+
+  Returns:
+    The parts.
+
+  Raises:
+    ValueError: values that do not fit together, in one sentence.
+  """
+  user_config, config = config, config_lib.with_saved_auto_values(config)
+  model, actor = (
+      config_lib.model_config(config), config_lib.actor_model(config))
+  folder = checkpoint = None
+  if config.model.hf:
+    folder = hf.fetch(config.model.hf)
+    checkpoint = hf.open_checkpoint(folder)
+    if not tokenizer_lib.is_bare(folder):
+      tokenizer = ModelTokenizer(folder)
+  theirs = _actor_checkpoint(config, tokenizer) if actor else None
+  for opened in filter(None, (checkpoint, theirs)):
+    hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
+  task, lengths = _task(
+      config, model, tokenizer, training and not own_prompts)
+  mesh = _mesh(config)
+  platform = mesh.devices.flat[0].platform
+  processes = processes_lib.make_processes(mesh, sharding.learner_mesh(
+      mesh, config.mesh.learner_tensor))
+  compiled.start(config.compilation_cache, processes.channel)
+  config, model = _typed(config, model, platform)
+  if actor:
+    config, actor = _typed(config, actor, platform, 'actor.model')
+  stages = stages_lib.make_stages(config, max(len(task.train), 1))
+  memory.check(
+      config, model, mesh, stages, len(task.heldout), training, actor)
+  if training:
+    _warn_of_warmup(config, stages)
+  make = functools.partial(
+      programs_lib.make_programs, model=model, mesh=mesh, stages=stages,
+      stops=_stops(task.tokenizer), checkpoint=checkpoint, lengths=lengths,
+      actor=actor and programs_lib.PlayerSource(
+          config_lib.of_actor(config), actor, theirs))
+  room = memory.available(mesh) if training else None
+  programs, needs = fit.fitted(make, config, room and room // mesh.size)
+
+  base_key = processes_lib.key(config.seed, programs.learner_mesh)
+  fold_in = jax.jit(
+      jax.random.fold_in, out_shardings=sharding.replicated(mesh))
+  return Parts(
+      task=task, kinds=by_kind(task.train), programs=programs,
+      sample=rollout.host_sampler(programs.rollout_sampler.sampler, mesh),
+      sample_policy=rollout.host_sampler(programs.sampler, mesh),
+      sampling=functools.partial(_sampling, config, mesh),
+      advantages=choices.advantages(config, stages.needs.of_advantage),
+      key=processes_lib.key(config.seed, mesh),
+      step_key=lambda step: fold_in(base_key, step),
+      contents=_contents(
+          task, model=folder, actor=theirs and theirs.folder),
+      user_config=user_config, processes=processes,
+      unrewarded=rollout.Unrewarded(), needs=needs)

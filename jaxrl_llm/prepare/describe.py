@@ -1,0 +1,112 @@
+"""Descriptions of a run: for checkpoints, other processes and people."""
+
+from typing import Any
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
+from jaxrl_llm.base import plain
+from jaxrl_llm.loop.parts import Parts
+from jaxrl_llm.prepare import build, methods
+from jaxrl_llm.storage import paths
+
+
+def described(parts: Parts) -> dict[str, Any]:
+  """Returns the config as a checkpoint keeps it, with `contents`."""
+  return {**parts.config.to_dict(), 'contents': parts.contents}
+
+
+def compared(parts: Parts) -> dict[str, Any]:
+  """Returns the values that all processes of a run must share, by name."""
+  return {
+      **config_lib.flatten(described(parts)),
+      'the held-out problems': build.digest(parts.task.heldout),
+      'the training problems': build.digest(parts.task.train)}
+
+
+def write(parts: Parts, folder: paths.Path) -> None:
+  """Writes the files of a folder that a run needs beside its checkpoints."""
+  user_config = parts.user_config.copy_and_resolve_references()
+  user_config.workdir = str(folder)
+  paths.write_whole(
+      folder / 'choices.json', config_lib.choices(parts.config))
+  paths.write_whole(
+      folder / 'config.json', config_lib.to_json(user_config))
+
+
+def of_player(parts: Parts, number: int) -> Parts:
+  """Returns the parts in which a player is the policy."""
+  if not number:
+    return parts
+  contents = {**parts.contents, 'model': parts.contents.get('actor')}
+  return parts._replace(
+      programs=parts.programs._replace(
+          config=config_lib.of_actor(parts.config),
+          players=parts.programs.players[number:]),
+      contents={k: v for k, v in contents.items() if v is not None},
+      user_config=config_lib.of_actor(parts.user_config))
+
+
+def param_shardings(parts: Parts) -> Any:
+  """Returns the layout of the whole model's parameters in training."""
+  return sharding.shardings(
+      parts.programs.policy.shapes, sharding.TRAIN_RULES,
+      parts.programs.learner_mesh)
+
+
+def large_programs(parts: Parts, training: bool = True) -> list[str]:
+  """Returns the functions that take long to compile, in their order.
+
+  Args:
+    training: whether for a run; else for an evaluation. Either may have some
+      of their results on disk.
+  """
+  config, programs = parts.config, parts.programs
+  start = ['initial_params'] * (not config.model.hf)
+  if config_lib.has_sft(config):
+    start += ['score'] * bool(
+        config.sft.heldout or config.sft.heldout_count) + ['update']
+  if not training:
+    return [*start, 'sharded_generate']
+  samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
+  score = bool({'old_logprobs', 'anchor_logprobs'} & (
+      parts.stages.needs.columns.keys()))
+  return [
+      *start * len(programs.players), *['sharded_generate'] * len(samplers),
+      'wave_signal', 'batch_advantages', *['score'] * score, 'update']
+
+
+def ends(parts: Parts) -> str:
+  """Returns a line about the tokens and texts that end a response."""
+  tokenizer = parts.task.tokenizer
+  # A stop token is decoded where it is not the last one.
+  said = [f'{plain.shown(tokenizer.decode([i, i]))} (token {i})'
+          for i in tokenizer.stop_ids]
+  said += [f'the text {plain.shown(text)}'
+           for text in getattr(tokenizer, 'stop_texts', ())]
+  return f'A response ends with {", ".join(said)}.\n'
+
+
+def updates(parts: Parts) -> str:
+  """Returns a line that says how an update is computed, and its memory."""
+  learner = parts.config.learner
+  sizes = {plan.sizes.columns for plan in parts.programs.learner.plans(
+      methods.minibatch_rows(parts.config))}
+  needs = f' and needs {parts.needs / 1e9:.1f} GB' if parts.needs else ''
+  return (
+      f'An update takes lists of {" or ".join(map(str, sorted(sizes)))} '
+      f'tokens with learner.remat={learner.remat}{needs} on each device.\n')
+
+
+def layout(parts: Parts) -> str:
+  """Returns the layouts of training and sampling weights as tables."""
+  actor = parts.programs.rollout_sampler.player
+  text = ''
+  for number, (_, policy, _) in enumerate(parts.programs.players):
+    of = ' of the actor' if number else ''
+    text += f'Training{of}:\n' + sharding.table(
+        policy.trained, sharding.TRAIN_RULES, parts.programs.learner_mesh)
+    if number == actor:
+      text += f'Sampling{of}:\n' + sharding.table(
+          parts.programs.rollout_sampler.weights, sharding.SAMPLE_RULES,
+          parts.programs.mesh)
+  return text

@@ -1,0 +1,337 @@
+"""The device programs of a run.
+
+`make_programs` knows neither task nor files, and needs no device that exists:
+`build.parts` runs them, `launch/compile_check.py` compiles it
+ahead of time for machines that are elsewhere.
+"""
+
+import functools
+from typing import Any, NamedTuple, Optional, Sequence
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding
+from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner.options import OptimizerConfig
+from jaxrl_llm.loop.parts import Player, Programs, RolloutSampler
+from jaxrl_llm.loop.rollout import SamplerProgram
+from jaxrl_llm.models import attention, hf
+from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import buckets
+from jaxrl_llm.prepare import choices, methods
+from jaxrl_llm.prepare.stages import Stages
+from jaxrl_llm.sampling import generate as generate_lib
+from jaxrl_llm.sampling import prefixes
+from jaxrl_llm.sampling.stops import Stops
+from jaxrl_llm.tasks.sft_rows import RowLimits
+from jaxrl_llm.types import Curriculum
+
+# Platforms that attention implementations need.
+_NEEDS = {'cudnn': 'gpu', 'splash': 'tpu'}
+
+# Elements of a matrix that does not fit into a core's own caches.
+_LARGE = 1 << 20
+
+# Tokens of a response that exists to compute at a time. Accelerators take as
+# long for fewer, since they read all weights.
+_CONTINUED_CPU, _CONTINUED = 32, 256
+
+
+class PlayerSource(NamedTuple):
+  """Parts of a player that come from outside.
+
+  Attributes:
+    config: the config in which this player's model is the policy's.
+    model: its architecture.
+    checkpoint: source of its weights; None is random weights.
+  """
+  config: ConfigDict
+  model: ModelConfig
+  checkpoint: Optional[hf.Checkpoint] = None
+
+
+def updates_of_run(config: ConfigDict, stages: Stages) -> int:
+  """Returns the optimiser steps of a run, if every step fills its batches."""
+  prompts = config.curriculum_prompts or config.prompts_per_step
+  waves = max(config.steps - config.actor.lag, 0)
+  full = waves * prompts // config.prompts_per_step  # rounds, at most
+  return full * stages.needs.updates_per_round
+
+
+def with_lengths(
+    config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
+    curriculum: Curriculum, lengths: Sequence[int] | None = None) -> ConfigDict:
+  """Replaces `auto` in `sampling.buckets`, and in `learner` by its defaults.
+
+  `fit` replaces the latter where memory is short.
+
+  Args:
+    config: its numbers, where it has some, stay.
+    mesh: (data, fsdp, tensor), of the sampler.
+    model: the policy's architecture.
+    curriculum: its capacities are the sizes of a wave.
+    lengths: tokens of each training prompt; None if they are not known, then
+      no prefill is shorter than the full one.
+
+  Returns:
+    A config in which these fields have numbers.
+  """
+  config = config.copy_and_resolve_references()
+  learner = config.learner
+  if config.sampling.buckets == 'auto' and lengths is None:
+    config.sampling.buckets = ()
+  if learner.tokens_per_microbatch == 'auto':
+    learner.tokens_per_microbatch = _tokens(mesh, model)
+  if learner.remat == 'auto':
+    learner.remat = 'none'
+  if config.sampling.buckets == 'auto':
+    config.sampling.buckets = buckets.of_prompts(
+        lengths, max_prompt=config.max_prompt,
+        together=_prefill_prompts(config, mesh, curriculum))
+  return config
+
+
+# Tokens of a microbatch by default. On a CPU, the activations of more tokens
+# leave its caches, and a large model's take memory.
+_TOKENS_CPU, _TOKENS_CPU_LARGE, _TOKENS = 512, 1024, 8192
+_LARGE_WIDTH = 512
+
+
+def _tokens(mesh: jax.sharding.Mesh, model: ModelConfig) -> int:
+  """Returns the default of `learner.tokens_per_microbatch`."""
+  if _platform(mesh) != 'cpu':
+    return _TOKENS
+  return _TOKENS_CPU_LARGE if model.width >= _LARGE_WIDTH else _TOKENS_CPU
+
+
+def prompts_per_shard(
+    prompts: int, requests: int, least: int, shards: int) -> int:
+  """Returns the most distinct prompts that a data shard may serve.
+
+  Args:
+    prompts: most prompts of a call.
+    requests: most requests of a shard.
+    least: least requests for each prompt.
+    shards: number of data shards.
+  """
+  if shards == 1:
+    return prompts
+  # A contiguous run of requests may begin and end inside a group.
+  return min(prompts, requests, (requests - 2) // least + 2)
+
+
+def make_sampler(
+    config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
+    stops: Stops, curriculum: Curriculum, own_prompts: bool = False,
+    **use: Any) -> SamplerProgram:
+  """Makes a sampler at the capacities of the curriculum.
+
+  Args:
+    config: sizes of responses, and the section `sampling`.
+    mesh: (data, fsdp, tensor).
+    model: the architecture.
+    stops: tokens and texts that end a response.
+    curriculum: its capacities are the sizes of a wave.
+    own_prompts: whether each request may have a prompt of its own. A prefill is
+      of as many prompts as without.
+    **use: fields of `SamplerConfig` that differ between training and
+      evaluation; `slots` None is `sampling.slots`.
+  """
+  window = _prefill_prompts(config, mesh, curriculum)
+  if own_prompts:
+    curriculum = curriculum._replace(
+        max_prompts=curriculum.max_requests, min_count=1)
+  per_shard, own = _per_shard(mesh, curriculum)
+  cpu = _platform(mesh) == 'cpu'
+  unroll = config.sampling.unroll
+  if unroll is None:
+    # CPUs and GPUs copy a layer's weights, keys and values to take them out of
+    # their stacks: on an H100, steps of Qwen3-1.7B take 2.2 times as long.
+    unroll = _platform(mesh) != 'tpu'
+  slots = min(use.pop('slots', None) or config.sampling.slots, per_shard)
+  sampler = config_lib.as_section(
+      generate_lib.SamplerConfig, config.sampling, slots=slots, unroll=unroll,
+      prefill_prompts=window,
+      prefill_lengths=config.sampling.buckets,
+      max_response=config.max_response, stop_ids=stops.ids,
+      stop_texts=stops.texts,
+      tempered=(config.sampling.top_k > 0 or config.sampling.top_p < 1
+                or config.sampling.min_p > 0),
+      transpose=_LARGE if cpu else None,
+      share_prompts=prefixes.shared(
+          config.sampling.share_prompts, _platform(mesh), slots=slots,
+          prompts=own, samples=curriculum.min_count,
+          chunk=config.sampling.chunk),
+      continue_chunk=min(
+          _CONTINUED_CPU if cpu else _CONTINUED, config.max_response),
+      prefill_attention=attention.resolve(
+          config.learner.attention, mesh.devices.flat[0], config.max_prompt,
+          model), **use)
+  generate = jax.jit(functools.partial(
+      generate_lib.sharded_generate, mesh, cfg=model, sampler=sampler))
+  return SamplerProgram(
+      generate, sampler, curriculum.max_prompts, curriculum.max_requests,
+      per_shard, own)
+
+
+def _per_shard(
+    mesh: jax.sharding.Mesh, curriculum: Curriculum) -> tuple[int, int]:
+  """Returns the most requests and distinct prompts of a data shard."""
+  shards = sharding.data_shards(mesh)
+  requests = -(-curriculum.max_requests // shards)
+  return requests, prompts_per_shard(
+      curriculum.max_prompts, requests, curriculum.min_count, shards)
+
+
+def _prefill_prompts(
+    config: ConfigDict, mesh: jax.sharding.Mesh, curriculum: Curriculum) -> int:
+  """Returns the prompts of one prefill on a data shard."""
+  _, own = _per_shard(mesh, curriculum)
+  return min(config.sampling.prefill_prompts or own, own)
+
+
+def _learner_mesh(
+    config: ConfigDict, mesh: jax.sharding.Mesh,
+    sources: Sequence[PlayerSource]) -> jax.sharding.Mesh:
+  """Returns the learner's mesh, if both meshes fit the models and the batch.
+
+  Args:
+    config: batch sizes, `learner.attention` and the section `mesh`.
+    mesh: (data, fsdp, tensor), of the sampler.
+    sources: the policy, and the actor if it is another model.
+
+  Raises:
+    ValueError: one does not divide a model or the batch, or has no devices for
+      `learner.attention`.
+  """
+  needs = _NEEDS.get(config.learner.attention, _platform(mesh))
+  if needs != _platform(mesh):
+    raise ValueError(
+        f'learner.attention={config.learner.attention} needs a {needs}, but '
+        f'this is a {_platform(mesh)}: use learner.attention=auto.')
+  for name, source in zip(('model', 'actor.model'), sources):
+    if source.model.kv_heads % mesh.shape['tensor']:
+      # Rotary embeddings of half a head need collectives in the decode loop,
+      # whose length differs between data shards: a deadlock.
+      raise ValueError(
+          f'mesh.tensor={mesh.shape["tensor"]} does not divide {name}.kv_heads='
+          f'{source.model.kv_heads}: no head can be split, use a divisor of it.'
+      )
+  learner_mesh = sharding.learner_mesh(mesh, config.mesh.learner_tensor)
+  if config.lora.rank and learner_mesh is not mesh:
+    raise ValueError(
+        f'mesh.learner_tensor={config.mesh.learner_tensor} does not fit '
+        f'lora.rank={config.lora.rank}, whose frozen weights have one layout '
+        'for sampling and updates: set mesh.learner_tensor=none.')
+  rows, shards = methods.minibatch_rows(config), sharding.data_shards(
+      learner_mesh)
+  if rows % shards:
+    raise ValueError(
+        f'The {rows} responses of an optimiser step (prompts_per_step x '
+        'samples_per_prompt / learner.updates) do not divide over '
+        f'{sharding.learner_shards(mesh, learner_mesh)}: use a multiple of '
+        f'{shards}.')
+  return learner_mesh
+
+
+def make_programs(
+    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
+    stops: Stops, stages: Stages,
+    checkpoint: hf.Checkpoint | None = None,
+    lengths: Sequence[int] | None = None,
+    actor: PlayerSource | None = None) -> Programs:
+  """Makes the programs. Nothing is compiled yet.
+
+  Args:
+    config: checked by `config.validate`.
+    model: the architecture of the policy.
+    mesh: (data, fsdp, tensor), of the sampler.
+    stops: tokens and texts that end a response.
+    stages: their capacities are the sizes of the programs.
+    checkpoint: source of the model's weights; None is random weights.
+    lengths: tokens of each training prompt; None if they are not known.
+    actor: the actor, if it is another model.
+
+  Raises:
+    ValueError: the mesh does not divide the model or the batch, or has no
+      devices for `learner.attention`.
+  """
+  sources = [
+      PlayerSource(config, model, checkpoint), *([actor] if actor else [])]
+  learner_mesh = _learner_mesh(config, mesh, sources)
+  config = with_lengths(config, mesh, model, stages.curriculum, lengths)
+  policies = [
+      policy_lib.make_policy(
+          source.model, mesh, choices.adapters(source.config),
+          source.checkpoint, learner_mesh) for source in sources]
+  optimizers = [
+      optimizer_lib.make_optimizer(
+          OptimizerConfig(**source.config.optimizer),
+          max(updates_of_run(config, stages), 1)) for source in sources]
+  learner = learner_lib.make_learner(
+      model, choices.learner_config(
+          config, row_facts=stages.selection.stale,
+          whole=config.learner.updates == 1 and not stages.selection.stale),
+      optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
+      compose=policies[0].compose, actor=actor and learner_lib.Actor(
+          actor.model, policies[1].trained, optimizers[1]))
+  sampler = functools.partial(
+      make_sampler, config, mesh, stops=stops,
+      curriculum=stages.curriculum)
+  needs = stages.needs
+  writing = sampler(
+      model=sources[-1].model, record_experts='experts' in needs.columns,
+      top_logprobs=needs.top, continues='generated' in needs.columns)
+  evaluating = writing
+  if (actor or config.sampling.kv or config.loss.replay_experts
+      or config.eval.slots is not None):
+    # Calls of few prompts with few samples each would leave slots idle.
+    evaluating = sampler(
+        model=model, own_prompts=config.eval.slots is not None, kv=None,
+        slots=config.eval.slots, continues='generated' in needs.columns)
+  players = tuple(
+      Player(source.model, policy, program) for source, policy, program in zip(
+          sources, policies, (evaluating, writing)))
+  weights = policies[-1].sampling(config.sampling.weights)
+  rollout_sampler = RolloutSampler(
+      len(players) - 1, weights.apply, weights.lower, writing, weights.result)
+  return Programs(
+      config, mesh, learner_mesh, learner, players, rollout_sampler, stages)
+
+
+def sft_learner(
+    made: Programs, limits: RowLimits, steps: int = 1,
+) -> learner_lib.LearnerPrograms:
+  """Makes the programs of supervised fine-tuning; nothing is compiled yet.
+
+  Args:
+    made: the run's.
+    limits: of the rows.
+    steps: of the phase, for the learning rate's schedule.
+  """
+  config, sft = made.config, made.config.sft
+  warmup = steps // 20 if sft.warmup_steps is None else sft.warmup_steps
+  adapters, rate = config_lib.sft_of_lora(config), sft.learning_rate
+  trained = dict(trained=made.policy.trained, compose=made.policy.compose) if (
+      adapters) else {}
+  if rate is None:
+    rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
+  return learner_lib.make_learner(
+      made.model,
+      choices.learner_config(
+          config, samples=1, objective='likelihood', aggregation='token_mean',
+          importance='none', term='none', rejection=None, actor=None,
+          whole=True, max_prompt=limits.max_prompt,
+          max_response=limits.max_response),
+      optimizer_lib.make_optimizer(config_lib.as_section(
+          OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
+                         max(steps, 1)),
+      mesh=made.learner_mesh, **trained)
+
+
+def _platform(mesh: jax.sharding.Mesh) -> str:
+  return mesh.devices.flat[0].platform

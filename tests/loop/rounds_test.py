@@ -1,0 +1,143 @@
+"""Tests of the host's part of a round, with programs that record their input.
+"""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
+from jaxrl_llm.loop import rounds
+from jaxrl_llm.sharding import processes
+from jaxrl_llm.types import AdvantageError, GroupRequests, RolloutTokens
+from tests.helpers import tables
+from tests.helpers.tolerance import rounding
+
+# Two groups of three samples. Sample 2 of group 7 failed; group 9 has two.
+TABLE = tables.table(
+    [7, 9, 7, 9, 7], [0, 0, 1, 1, 2], reward=[1, .5, 3, 2, 9],
+    valid=[True, True, True, True, False], length=[1, 4, 3, 8, 5],
+    generated=[1, 2, 3, 4, 5],  # programs get the model's tokens alone
+    probe=[True, True, True, False, True])
+ROWS = np.array([[0, 2, -1], [1, 3, -1]])
+
+
+def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
+  """Rows 0 and 1 are of an earlier wave, and row 3 is no probe."""
+  seen = []
+
+  def of_wave(*args):
+    seen.extend(args)
+    return WaveSignal(np.zeros(4), np.arange(3.0), {})
+
+  two = np.zeros(2, np.int32)
+  ask = GroupRequests(np.array([7, 9]), two, two, two, np.ones(2, bool))
+  got = rounds.signal(
+      types.SimpleNamespace(of_wave=of_wave, columns=()), TABLE, ask, 'step',
+      first=2, prompts=3, samples=3, replicate=lambda x: x)
+  rewards, valid, length, probe, complete, step, columns = seen
+  nothing = [0, 0, 0]
+  assert rewards.tolist() == [[1, 3, 9], [.5, 2, 0], nothing]
+  assert valid.tolist() == [[1, 1, 0], [1, 1, 0], nothing]
+  assert length.tolist() == [[1, 3, 5], [2, 4, 0], nothing]
+  assert probe.tolist() == [[0, 1, 0], nothing, nothing]
+  assert complete.tolist() == [True, False, False] and step == 'step'
+  assert columns == {}
+  assert got.gain.tolist() == [0, 1]
+
+
+def test_advantages_and_moments_of_a_batch_are_in_the_table():
+  def of_batch(rewards, valid, length, truncated, step, columns):
+    assert rewards.tolist() == [[1, 3, 0], [.5, 0, 0]]
+    assert valid.tolist() == [[1, 1, 0], [1, 0, 0]]
+    assert length.tolist() == [[1, 3, 0], [2, 0, 0]] and not truncated.any()
+    return BatchAdvantages(
+        10 * rewards, None, valid & (length > 1), {'m': step})
+
+  rows = np.array([[0, 2, -1], [1, -1, -1]])  # groups of two and of one
+  got, metrics = rounds.with_advantages(
+      types.SimpleNamespace(of_batch=of_batch, columns=()), TABLE, [rows],
+      np.float32(4), replicate=lambda x: x)
+  assert metrics == {'m': 4}
+  none = np.nan
+  np.testing.assert_array_equal(got.advantage, [10, 5, 30, none, none])
+  assert got.trained.tolist() == [False, True, True, False, False]
+  np.testing.assert_array_equal(got.group_mean, [2, .5, 2, none, none])
+  np.testing.assert_allclose(
+      got.group_std, [1, 0, 1, none, none], rtol=rounding(8))
+  assert np.isnan(TABLE.advantage).all()  # the one given is left as it was
+  same, metrics = rounds.with_advantages(None, TABLE, [], 0, replicate=None)
+  assert metrics == {} and tables_equal(same, TABLE)
+
+
+def tables_equal(a, b):
+  return all(jax.tree.leaves(jax.tree.map(
+      lambda x, y: np.array_equal(x, y, equal_nan=x.dtype.kind == 'f'), a, b)))
+
+
+def test_an_advantage_that_is_not_finite_is_named():
+  batch = [np.array([[0, 2, -1], [1, -1, 3]])]
+  values = np.array([1, 0, -1, .5, np.nan], np.float32)  # row 4 is not trained
+  rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+  values[3] = np.inf
+  with pytest.raises(
+      AdvantageError, match=r'advantage=mine is inf .* rewards \[0.5, 2.0\]'):
+    rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+
+
+@pytest.mark.parametrize('drop', [False, True])
+def test_rows_without_an_advantage_are_left_out_if_asked(drop):
+  """They are neither scored nor trained on, and count in no denominator."""
+  table = TABLE.replace(
+      advantage=np.float32([0, 2, -1, 0, np.nan]), trained=TABLE.valid)
+  tokens = RolloutTokens(
+      prompt=np.zeros((5, 1), np.int32), prompt_length=np.ones(5, np.int32),
+      response=np.zeros((5, 9), np.int32), length=TABLE.length,
+      behaviour_logprobs=np.zeros((5, 9), np.float32))
+  batches, plans = [], []
+
+  def plan(prompt, prompt_length, length):
+    plans.append((prompt.tolist(), length.tolist()))
+    return np.zeros(())
+
+  def update(state, batch, plan, loss, frozen, behaviour_params):
+    assert behaviour_params is None and plan.shape == ()
+    batches.append(batch)
+    return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
+
+  stages = types.SimpleNamespace(
+      settings=types.SimpleNamespace(
+          seed=0, drop_zero_advantage=drop, minibatch=6, epochs=1),
+      needs=types.SimpleNamespace(behaviour_params=False, updated={}))
+  learning = rounds.Learning(
+      types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
+      anchor=None, stages=stages,
+      processes=processes.make_processes(
+          sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
+  done = rounds.run(
+      learning, (None,), table, tokens, [ROWS],
+      lambda state, table, rows, key: (state, rows.reshape(-1)), (),
+      rounds.RunCounts(steps=0, rounds=5, updates=3))
+  batch, = batches
+  want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
+  assert batch.response_length.tolist() == want
+  (groups, planned), = plans
+  assert planned == want and groups[1] == 7 and groups[3] == 9
+  assert batch.advantages.tolist() == [0, -1, 0, 2, 0, 0]
+  picked, = done.picked
+  assert picked.rows.tolist() == ([2, 1] if drop else [0, 2, 1, 3])
+  assert done.table.round.tolist() == [5, 5, 5, 5, -1]
+  assert done.table.usage.tolist() == (
+      [0, 1, 1, 0, 0] if drop else [1, 1, 1, 1, 0])
+  assert picked.staleness.tolist() == [3] * len(picked.rows)
+  assert not picked.age.any() and not picked.usage.any()
+  scored = rounds.to_score(
+      table, [ROWS], 4, size=6, drop_zero_advantage=drop)
+  assert scored.tolist() == (
+      [0, 1, -1, -1, -1, -1] if drop else [0, 1, 2, -1, -1, -1])
+  # Rows that were in flight have their scores.
+  nothing = rounds.to_score(
+      table, [ROWS], 0, size=6, drop_zero_advantage=drop)
+  assert nothing.tolist() == [-1] * 6
