@@ -28,7 +28,10 @@ from jaxrl_llm.base import own_code, plain, process_state, schedules
 from jaxrl_llm.base.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
-from jaxrl_llm.loop import buffer, rollout, rounds, step_metrics
+from jaxrl_llm.loop import rollout, step_metrics
+from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop import step as step_lib
+from jaxrl_llm.loop.parts import Learning
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.prepare import (
   build,
@@ -268,9 +271,9 @@ class Sampler:
           parts.sample, weights, call, key, sampling, tokenizer=self.tokenizer,
           processes=parts.processes, policy_step=policy_step))
     self.calls += 1
-    free = buffer.empty(0, parts.stages).tokens.without('score')
+    free = rows_lib.empty(0, parts.stages).tokens.without('score')
     rollouts, tokens = jax.tree.map(lambda *x: np.concatenate(x), *[
-        (x.rollouts, buffer.tokens_of(
+        (x.rollouts, rows_lib.tokens_of(
             x, np.asarray(x.rollouts.length), free,
             parts.stages.settings.tempered)) for x in found])
     return Samples(
@@ -349,7 +352,7 @@ class Learner:
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
     self.state = parts.programs.learner.init(start.params)
-    self._learning = rounds.Learning(
+    self._learning = Learning(
         parts.programs.learner,
         parts.replicate(choices.loss_params(parts.config)), start.frozen,
         start.anchor, parts.stages, parts.processes)
@@ -393,11 +396,11 @@ class Learner:
     batch = self._scored(batch, table, old=(
         self.parts.stages.needs.updates_per_round > 1))
     # Of one size, since plans of other numbers of rows are other programs.
-    rows = rounds.masked_indices(
+    rows = rows_lib.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
-    outcome = rounds.run(
+    outcome = step_lib.run_rounds(
         self._learning, (self.state,), table, batch.tokens, [rows],
-        self.parts.stages.selection.select, None, rounds.RunCounts(
+        self.parts.stages.selection.select, None, step_lib.RunCounts(
             self.steps, self.steps, int(self.state.step)))
     self.state, = outcome.learners
     self.steps += 1
@@ -423,9 +426,9 @@ class Learner:
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
-    scored = rounds.with_scores(
+    scored = rows_lib.with_scores(
         self._learning, table, tokens.replace(**asked),
-        rounds.masked_indices(
+        rows_lib.masked_indices(
             batch.trained, parts.programs.scored_rows),
         (self.state.params,))
     return batch._replace(tokens=tokens.replace(
@@ -452,7 +455,7 @@ class Learner:
     known: dict[Any, int] = {}
     group = [known.setdefault((int(n), ids.tobytes()), len(known))
              for n, ids in zip(tokens.prompt_length, tokens.prompt)]
-    table = buffer.empty(rows, self.parts.stages).table
+    table = rows_lib.empty(rows, self.parts.stages).table
     if table.temperature is not None:
       table.temperature[:] = batch.temperature
     return table.replace(

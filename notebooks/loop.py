@@ -13,7 +13,8 @@ import numpy as np
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss, optimizer, options
-from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.ops import advantages
@@ -60,7 +61,7 @@ def main(steps=61, show=print):
         prompt=prompts.tokens[row], prompt_length=prompts.length[row],
         response=rollouts.tokens, length=rollouts.length,
         behaviour_logprobs=rollouts.logprobs)
-    batch = batches.learner_batch(
+    batch = rows_lib.learner_batch(
         tokens, np.arange(P * N), values, np.ones(P * N, bool))
     plan = learner.plan(row, batch.prompt_length, batch.response_length)
     state, _ = learner.update(state, batch, plan, hyper)

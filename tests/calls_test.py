@@ -10,7 +10,8 @@ import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import export
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.prepare import build
 from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
@@ -143,7 +144,7 @@ def test_a_step_is_the_update_of_the_learner_alone(learner):
   parts, state = learner.parts, jax.tree.map(jax.numpy.copy, learner.state)
   samples = learner.sampler.sample(digits(), N)
   row, length = samples.prompt, samples.lengths
-  batch = batches.learner_batch(
+  batch = rows_lib.learner_batch(
       samples.rows, np.arange(P * N), values(samples), np.ones(P * N, bool))
   plan = parts.programs.learner.plan(
       row % 10, samples.rows.prompt_length, length)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import train
-from jaxrl_llm.loop import buffer
+from jaxrl_llm.loop import lag
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.prepare import arguments, build, describe, stages
 from jaxrl_llm.types import GroupRequests
@@ -145,16 +146,16 @@ def test_waves_arrive_whole_and_in_order():
   config = tiny.load(actor__lag=3, off_policy='jackpot')
   made = stages.make_stages(config, 40)
   rng = np.random.default_rng(0)
-  flight, sent, forms = buffer.no_waves(made), [], set()
+  flight, sent, forms = lag.no_waves(made), [], set()
   for number in range(12):
     groups, samples = [(0, 0), (1, 3), (2, 8), (4, 16)][number % 4]
     rows = jax.tree.map(
         lambda x: rng.integers(0, 2, x.shape).astype(x.dtype),
-        buffer.empty(samples, made))
+        rows_lib.empty(samples, made))
     ask = GroupRequests(*(rng.integers(0, 2, groups).astype(kind) for kind in (
         np.int64, np.int32, np.int32, np.int32, bool)))
     sent.append((ask, rows))
-    flight, *arrived = buffer.exchange(flight, ask, rows, made)
+    flight, *arrived = lag.exchange(flight, ask, rows, made)
     if number < 3:
       assert not len(arrived[0].group) and not len(arrived[1].table.group)
     else:
@@ -166,13 +167,13 @@ def test_waves_arrive_whole_and_in_order():
 def test_without_a_lag_nothing_is_in_flight():
   config = tiny.load()
   made = stages.make_stages(config, 40)
-  assert buffer.no_waves(made) == ()
-  assert buffer.exchange((), 'ask', 'rows', made) == (
+  assert lag.no_waves(made) == ()
+  assert lag.exchange((), 'ask', 'rows', made) == (
       (), 'ask', 'rows')
 
 
 @pytest.mark.parametrize('lag, rows', [(0, 0), (1, 16), (3, 48)])
 def test_the_size_of_waves_in_flight_is_said(lag, rows):
   config = tiny.load(actor__lag=lag)
-  said = buffer.size(stages.make_stages(config, 40))
+  said = rows_lib.size(stages.make_stages(config, 40))
   assert (f'{rows} rollouts' in said) if rows else said == ''

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.loop import batches, buffer
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import pkpo
@@ -58,7 +58,7 @@ class Wave(NamedTuple):
 def recorded(patch, count, **fields):
   """Takes steps and records their updates; returns parts, fixed and waves."""
   plain = stage_runs.judged(stage_runs.parts_of(**fields))
-  choose, select, _ = plain.stages
+  choose, select, *_ = plain.stages
   now = {}  # the table, the rows of the mini-batch, the number of the round
   updates, after = [], []
 
@@ -82,9 +82,9 @@ def recorded(patch, count, **fields):
     after.append(full.table)
     return keep(full, *rest)
 
-  learner_batch, keep = batches.learner_batch, buffer.keep
-  patch.setattr(batches, 'learner_batch', batch_of)
-  patch.setattr(buffer, 'keep', keeping)
+  learner_batch, keep = rows_lib.learner_batch, rows_lib.keep
+  patch.setattr(rows_lib, 'learner_batch', batch_of)
+  patch.setattr(rows_lib, 'keep', keeping)
   parts = tiny.changed(
       plain, stages=plain.stages._replace(
           selection=select._replace(select=picking)),

@@ -77,15 +77,15 @@ ARMS = {
 
 def measure(*arm: Any) -> dict[str, Any]:
   """Trains an arm; see `runs.Claim`."""
-  from jaxrl_llm.loop import rounds
-  updates, run = [], rounds.run
+  from jaxrl_llm.loop import step
+  updates, run = [], step.run_rounds
 
   def noted(*args, **kwargs):
     outcome = run(*args, **kwargs)
     updates.extend(outcome.metrics)
     return outcome
 
-  rounds.run = noted  # metrics.jsonl has the means of a step's updates
+  step.run_rounds = noted  # metrics.jsonl has the means of a step's updates
   rows = runs.train_arm(*arm)
   curves = tables.curves_of(rows)
   # A round is many updates here.

@@ -25,7 +25,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import loss as loss_lib
-from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop import step as loop
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -88,7 +88,7 @@ def in_chunks(
     part = slice(first, first + CHUNK)
     fill = CHUNK - len(rows[part])
     chosen = np.pad(rows[part], (0, fill), constant_values=-1)
-    made.append(function(batches.learner_batch(
+    made.append(function(rows.learner_batch(
         tokens, chosen, np.pad(advantage[part], (0, fill)), chosen >= 0)))
   return made
 

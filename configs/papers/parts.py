@@ -224,7 +224,7 @@ _CBS = (
     Part('Theorems 5.3, 5.4', NOT_HERE, 'bounds of the analysis; '
          '`notebooks/cbs.ipynb` measures a regret'),
     Part('Algorithm 1', TRUE, '`selection/cbs.py`, `create`; '
-         '`loop/rounds.py`, `run`'),
+         '`loop/step.py`, `run_rounds`'),
     Part('Eq. 14, 15', TRUE, '`ops/policy_losses.py`, `clip`, with '
          '`loss.aggregation` sequence_mean'),
     Part('Eq. 16', TRUE, '`ops/policy_losses.py`, `clip`, with '

@@ -21,8 +21,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
-from jaxrl_llm.loop import buffer as buffer_lib
 from jaxrl_llm.loop import flops, step_metrics
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.state import complete, Fixed, init_state, RunState
 from jaxrl_llm.loop.step import take_step
 from jaxrl_llm.monitoring import (
@@ -242,7 +242,7 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
   compiles.expect(describe.large_programs(parts))
   layout = describe.layout(parts) if parts.programs.mesh.size > 1 else ''
   display.note(describe.ends(parts) + describe.updates(parts) + layout)
-  if size := buffer_lib.size(parts.stages):
+  if size := rows_lib.size(parts.stages):
     display.note(size)
 
 

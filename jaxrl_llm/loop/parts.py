@@ -9,6 +9,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models.config import ModelConfig
@@ -84,6 +85,25 @@ class Programs(NamedTuple):
     """Rows of a call of `score`: those of a step, padded."""
     shards = sharding.data_shards(self.learner_mesh)
     return -(-self.stages.curriculum.max_requests // shards) * shards
+
+
+class Learning(NamedTuple):
+  """Learner and its fixed inputs, the same in every step.
+
+  Attributes:
+    learner: the programs `score` and `update`, and their plans.
+    loss: hyperparameters of the loss, on the devices.
+    frozen: the policy's parameters that are not trained, or None.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    stages: their needs and settings.
+    processes: who holds which rows.
+  """
+  learner: learner_lib.LearnerPrograms
+  loss: LossParams
+  frozen: Any
+  anchor: Any
+  stages: Stages
+  processes: Processes
 
 
 class Parts(NamedTuple):

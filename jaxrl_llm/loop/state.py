@@ -1,5 +1,6 @@
 """State of a run between two steps, and values that no step changes."""
 
+import io
 from typing import Any, NamedTuple
 import zlib
 
@@ -7,10 +8,15 @@ import jax
 import numpy as np
 
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import buffer as buffer_lib
-from jaxrl_llm.loop import rounds
+from jaxrl_llm.loop import lag
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.sharding.processes import Processes
+from jaxrl_llm.storage import paths
+from jaxrl_llm.types import LearnerBatch
+
+SELECTION = 1 << 31  # Seed of selections; no epoch of a shuffle has it.
+SKIPPED_LIMIT = 3  # Consecutive non-finite updates that stop the run.
 
 
 class RunState(NamedTuple):
@@ -32,8 +38,8 @@ class RunState(NamedTuple):
   learners: tuple[TrainState, ...]
   curriculum: Any
   selection: Any
-  buffer: buffer_lib.Buffer
-  in_flight: tuple[buffer_lib.InFlight, ...]
+  buffer: rows_lib.Buffer
+  in_flight: tuple[lag.InFlight, ...]
   solved: np.ndarray
 
   @property
@@ -72,10 +78,10 @@ def init_state(
       step=0, rounds=0,
       learners=learner if isinstance(learner, tuple) else (learner,),
       curriculum=choose.init(),
-      selection=select.init((settings.seed, rounds.SELECTION)),
-      buffer=buffer_lib.empty(
-          buffer_lib.capacity(parts.stages), parts.stages),
-      in_flight=buffer_lib.no_waves(parts.stages),
+      selection=select.init((settings.seed, SELECTION)),
+      buffer=rows_lib.empty(
+          rows_lib.capacity(parts.stages), parts.stages),
+      in_flight=lag.no_waves(parts.stages),
       solved=np.zeros(len(parts.task.train), bool))
 
 
@@ -110,3 +116,23 @@ def complete(state: RunState, processes: Processes) -> None:
   for rows in (state.buffer, *(wave.rows for wave in state.in_flight)):
     processes.exchange(
         np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)
+
+
+def raise_not_finite(
+    workdir: str, step: int, batch: LearnerBatch,
+    processes: Processes) -> None:
+  """Saves the mini-batch of the last failed update, and raises.
+
+  Each process saves its rows.
+  """
+  number = f'-{processes.channel.index}' * (processes.channel.count > 1)
+  path = paths.place(workdir) / f'not_finite{number}.npz'
+  content = io.BytesIO()
+  np.savez(content, **batch.columns)
+  paths.write_whole(path, content.getvalue())
+  raise FloatingPointError(
+      f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
+      'or gradient that is not finite and were not applied: check the last '
+      f'mini-batch, saved in {path}, and an objective or a correction of your '
+      'own; or start again in another workdir with a lower '
+      'optimizer.learning_rate.')

@@ -8,20 +8,38 @@ picks rows, the learner takes its optimiser steps. Data moves one way; what
 comes back to an earlier stage is values.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 from absl import logging
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.base import schedules
+from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.advantages import WaveSignal
-from jaxrl_llm.loop import buffer as buffer_lib
-from jaxrl_llm.loop import flops, rollout, rounds, step_metrics, turns
-from jaxrl_llm.loop.parts import Parts
-from jaxrl_llm.loop.state import digests, Fixed, RunState
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.loop import flops, lag, rollout, step_metrics, turns
+from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop.parts import Learning, Parts
+from jaxrl_llm.loop.state import (
+  digests,
+  Fixed,
+  raise_not_finite,
+  RunState,
+  SELECTION,
+  SKIPPED_LIMIT,
+)
 from jaxrl_llm.monitoring import timing
-from jaxrl_llm.types import GroupRequests, RolloutTokens, rows_of, Table
+from jaxrl_llm.types import (
+  GroupRequests,
+  LearnerBatch,
+  Picked,
+  RolloutTokens,
+  rows_of,
+  Table,
+)
+
+Select = Callable[..., tuple[Any, np.ndarray]]
 
 
 def take_step(
@@ -67,7 +85,7 @@ def take_step(
 
 def sample(
     parts: Parts, state: RunState, fixed: Fixed,
-    timer: timing.Timer) -> tuple[Any, buffer_lib.Wave]:
+    timer: timing.Timer) -> tuple[Any, rows_lib.Wave]:
   """Act 1: samples responses to the curriculum's problems, and judges them.
 
   Args:
@@ -115,9 +133,9 @@ def sample(
     parts.processes.channel.check()
 
   with timer('batch'):
-    rows = buffer_lib.of_wave(
+    rows = rows_lib.of_wave(
         ask, responses, judged, parts.stages, state.step)
-    return curriculum, buffer_lib.Wave(
+    return curriculum, rows_lib.Wave(
         ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
 
@@ -131,7 +149,7 @@ class Due(NamedTuple):
     unscored: how many of its rollouts have no scores yet: 0 or R.
   """
   ask: GroupRequests
-  rows: buffer_lib.Buffer
+  rows: rows_lib.Buffer
   signal: WaveSignal
   unscored: int
 
@@ -151,7 +169,7 @@ class Absorbed(NamedTuple):
   """
   curriculum: Any
   selection: Any
-  in_flight: tuple[buffer_lib.InFlight, ...]
+  in_flight: tuple[lag.InFlight, ...]
   due: Due
   table: Table
   batches: list[np.ndarray]
@@ -160,7 +178,7 @@ class Absorbed(NamedTuple):
 
 def absorb(
     parts: Parts, state: RunState, fixed: Fixed, curriculum: Any,
-    wave: buffer_lib.Wave, timer: timing.Timer) -> Absorbed:
+    wave: rows_lib.Wave, timer: timing.Timer) -> Absorbed:
   """Act 2: shows a wave's rewards to the stages, and makes the train batches.
 
   It is the wave that was sampled `actor.lag` steps ago; without a lag, the new
@@ -174,7 +192,7 @@ def absorb(
   choose, select, _, settings = parts.stages
   in_flight, due = _exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
-    table = buffer_lib.join(state.buffer.table, due.rows.table)
+    table = rows_lib.join(state.buffer.table, due.rows.table)
     with timer('select'):
       # Before the rounds: a round is judged by a wave that was sampled after
       # its updates.
@@ -184,20 +202,20 @@ def absorb(
         curriculum, due.ask, table, due.signal.signal, due.signal.gain)
     curriculum, taken = choose.take(curriculum)
     batches = [
-        buffer_lib.batch_rows(table, groups, settings.samples)
+        rows_lib.batch_rows(table, groups, settings.samples)
         for groups in taken]
-    table, metrics = rounds.with_advantages(
+    table, metrics = rows_lib.with_advantages(
         parts.advantages, table, batches, np.uint32(state.step),
         replicate=parts.replicate)
     if settings.advantage:
-      rounds.check_advantages(table, batches, settings.advantage)
+      rows_lib.check_advantages(table, batches, settings.advantage)
   return Absorbed(
       curriculum, selection, in_flight, due, table, batches, metrics)
 
 
 def _exchange(
-    parts: Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    timer: timing.Timer) -> tuple[tuple[buffer_lib.InFlight, ...], Due]:
+    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
+    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], Due]:
   """Exchanges the new wave for the one that is due: without a lag, itself."""
   if not parts.stages.settings.lag:
     return (), Due(
@@ -205,10 +223,10 @@ def _exchange(
   # The policy that wrote the rows is gone when they are due, and nothing says
   # yet which of them are needed: all are scored, before it learns.
   with timer('score'):
-    tokens = _scored(parts, state, fixed, wave.rows, rounds.masked_indices(
+    tokens = _scored(parts, state, fixed, wave.rows, rows_lib.masked_indices(
         wave.rows.table.valid, parts.programs.scored_rows))
   with timer('batch'):
-    in_flight, ask, rows = buffer_lib.exchange(
+    in_flight, ask, rows = lag.exchange(
         state.in_flight, wave.ask, wave.rows._replace(tokens=tokens),
         parts.stages)
     # Its signal is computed anew: when it was sampled, earlier rows of its
@@ -222,8 +240,8 @@ def _signal(
     table: Table) -> WaveSignal:
   """Computes the signal of a wave that has these groups and rows."""
   held = state.buffer.table
-  return rounds.signal(
-      parts.advantages, buffer_lib.join(held, table), ask,
+  return rows_lib.signal(
+      parts.advantages, rows_lib.join(held, table), ask,
       np.uint32(state.step), first=len(held.group),
       prompts=parts.stages.curriculum.max_prompts,
       samples=parts.stages.settings.samples, replicate=parts.replicate)
@@ -250,27 +268,57 @@ def score(
     waiting = rows_of(
         absorbed.table, parts.stages.curriculum.holds(absorbed.curriculum),
         settings.samples)
-    rows = rounds.to_score(
+    rows = rows_lib.to_score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=parts.programs.scored_rows,
         drop_zero_advantage=settings.drop_zero_advantage)
-    return buffer_lib.join(state.buffer.tokens, _scored(
+    return rows_lib.join(state.buffer.tokens, _scored(
         parts, state, fixed, absorbed.due.rows, rows))
 
 
 def _scored(
     parts: Parts, state: RunState, fixed: Fixed,
-    wave: buffer_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
+    wave: rows_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
   """Returns the tokens of a wave with the scores of these rows."""
-  return rounds.with_scores(
+  return rows_lib.with_scores(
       _learning(parts, fixed), *wave, rows,
       tuple(player.params for player in state.learners))
+
+
+class RunCounts(NamedTuple):
+  """Numbers of steps, rounds and updates that a run has done before a step.
+
+  Attributes:
+    steps: steps.
+    rounds: rounds; the number of a round seeds its selection and shuffles.
+    updates: optimiser steps of the policy.
+  """
+  steps: int
+  rounds: int
+  updates: int
+
+
+class RoundsOutcome(NamedTuple):
+  """Outcome of the rounds of a step.
+
+  Attributes:
+    learners: states of the players after them.
+    selection: the selection's state after them.
+    table: the table, with the rounds of its rows and facts from the updates.
+    metrics: name to [], of each optimiser step.
+    picked: rows of each round.
+  """
+  learners: tuple[TrainState, ...]
+  selection: Any
+  table: Table
+  metrics: list[dict[str, np.ndarray]]
+  picked: list[Picked]
 
 
 def learn(
     parts: Parts, state: RunState, fixed: Fixed, absorbed: Absorbed,
     tokens: RolloutTokens, timer: timing.Timer,
-) -> tuple[rounds.RoundsOutcome, buffer_lib.Buffer]:
+) -> tuple[RoundsOutcome, rows_lib.Buffer]:
   """Act 4: runs a round for each train batch: select rows, then update.
 
   Args:
@@ -286,25 +334,137 @@ def learn(
       return parts.stages.selection.select(*of_round)
 
   with timer('update'):
-    learned = rounds.run(
+    learned = run_rounds(
         _learning(parts, fixed), state.learners, absorbed.table, tokens,
-        absorbed.batches, select, absorbed.selection, rounds.RunCounts(
+        absorbed.batches, select, absorbed.selection, RunCounts(
             state.step, state.rounds, int(jax.device_get(state.learner.step))))
-    return learned, buffer_lib.keep(
-        buffer_lib.Buffer(learned.table, tokens), parts.stages,
+    return learned, rows_lib.keep(
+        rows_lib.Buffer(learned.table, tokens), parts.stages,
         absorbed.curriculum, learned.selection)
 
 
-def _learning(parts: Parts, fixed: Fixed) -> rounds.Learning:
+def run_rounds(
+    learning: Learning, learners: tuple[TrainState, ...], table: Table,
+    tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
+    select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
+  """Runs the rounds of a step: select rows, then update on them.
+
+  Args:
+    learning: programs and hyperparameters.
+    learners: states of the players before; they are donated.
+    table: C rows; it has the advantages.
+    tokens: the same rows. Those used away from their home are written there.
+    batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
+      or not valid.
+    select: `types.Selection.select`.
+    selection: state of the selection before.
+    counts: steps, rounds and updates before this step.
+
+  Returns:
+    The outcome.
+
+  Raises:
+    ValueError: the selection picks rows that it must not pick.
+    FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
+      that is not finite; the last mini-batch is saved.
+  """
+  settings, metrics, picked = learning.stages.settings, [], []
+  behaviour_params = None
+  if learning.stages.needs.behaviour_params and batches_of_step:
+    # Updates overwrite the parameters that wrote the rows.
+    behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
+  state = learners if len(learners) > 1 else learners[0]
+  for number, rows in enumerate(batches_of_step, counts.rounds):
+    made = table.round.copy()
+    made[rows[rows >= 0]] = number
+    table = table.replace(round=made)
+    selection, rows = select(
+        selection, table, rows, (settings.seed, number, SELECTION))
+    if settings.drop_zero_advantage:
+      rows = np.where(table.at(rows).advantage == 0.0, -1, rows)
+    real = rows[rows >= 0]
+    # An update that was skipped has changed no policy.
+    updates = counts.updates + sum(
+        m['tokens'] > 0 and m['skipped_in_row'] == 0 for m in metrics)
+    picked.append(Picked(
+        real, updates - table.policy_step[real], number - table.round[real],
+        table.usage[real]))
+    state, table, of_round = _update(
+        learning, state, table, tokens, rows, behaviour_params,
+        counts._replace(rounds=number))
+    metrics += of_round
+  return RoundsOutcome(
+      state if len(learners) > 1 else (state,), selection, table, metrics,
+      picked)
+
+
+def _update(
+    learning: Learning, state: Any, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray, behaviour_params: Any, counts: RunCounts,
+) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
+  """Takes the optimiser steps of the round `counts.rounds` on its rows.
+
+  Returns:
+    The state after the steps; the table with their usage, and the latest
+    entropies and clip shares; the metrics of each optimiser step.
+  """
+  settings, processes = learning.stages.settings, learning.processes
+  usage, metrics = table.usage.copy(), []
+  usage[np.unique(rows[rows >= 0])] += 1
+  facts = dict(
+      entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
+  parts = [
+      processes.place(part, table.shard) for part in rows_lib.minibatches(
+          rows, size=settings.minibatch, epochs=settings.epochs,
+          seed=(settings.seed, counts.rounds))]
+  away = [processes.surplus(part, table.shard) for part in parts]
+  if away:  # in one exchange: each is a wait for the slowest process
+    processes.exchange(
+        np.unique(np.concatenate(away)), table.shard, tokens)
+  for part in phases.counted(parts, 'optimiser steps'):
+    batch = _minibatch(learning, table, tokens, part)
+    here = table.at(part)
+    trained = here.trained & (here.length > 0)
+    state, result = learning.learner.update(
+        state, processes.shard_rows(batch, len(part)),
+        rows_lib.plan(learning, table, part, trained), learning.loss,
+        learning.frozen, behaviour_params)
+    result = jax.device_get(result)
+    for name, values in result.pop('rows', {}).items():
+      facts[name][part[trained]] = values[trained]
+    metrics.append(result)
+    if result['skipped_in_row'] >= SKIPPED_LIMIT:
+      raise_not_finite(settings.workdir, counts.steps + 1, batch, processes)
+  return state, table.replace(usage=usage, **facts), metrics
+
+
+def _minibatch(
+    learning: Learning, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray) -> LearnerBatch:
+  """Makes the rows of a mini-batch that this process's devices hold."""
+  mine = rows[learning.processes.positions(len(rows))]
+  stages, facts = learning.stages, table.at(mine)
+  needed = stages.needs.updated
+  further = {name: x for name, x in facts.columns.items()
+             if name in needed and name not in tokens.columns}
+  if 'identity' in needed:  # it seeds the rejection's draws
+    further['identity'] = np.stack([
+        np.full(len(mine), stages.settings.seed), facts.group, facts.sample],
+                                   1).astype(np.uint32)
+  return rows_lib.learner_batch(
+      tokens, mine, facts.advantage, facts.trained, **further)
+
+
+def _learning(parts: Parts, fixed: Fixed) -> Learning:
   """Returns what scores and updates are made with."""
-  return rounds.Learning(
+  return Learning(
       parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
       parts.stages, parts.processes)
 
 
 def _with_scores(
-    wave: buffer_lib.Wave, absorbed: Absorbed,
-    tokens: RolloutTokens) -> buffer_lib.Wave:
+    wave: rows_lib.Wave, absorbed: Absorbed,
+    tokens: RolloutTokens) -> rows_lib.Wave:
   """Returns the step's wave with the old log-probs that were computed.
 
   With a lag, it is the last one in flight; else it is the end of the table.
@@ -321,8 +481,8 @@ def _with_scores(
 
 
 def _report(
-    parts: Parts, state: RunState, fixed: Fixed, wave: buffer_lib.Wave,
-    absorbed: Absorbed, learned: rounds.RoundsOutcome) -> step_metrics.Report:
+    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
+    absorbed: Absorbed, learned: RoundsOutcome) -> step_metrics.Report:
   """Returns the report of a step, after which the run has this state."""
   programs, (choose, select, needs, settings) = (
       parts.programs, parts.stages)

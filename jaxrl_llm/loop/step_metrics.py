@@ -46,9 +46,9 @@ import numpy as np
 from jaxrl_llm.base import plain
 from jaxrl_llm.base.tokenizer import characters
 from jaxrl_llm.loop import rollout
-from jaxrl_llm.loop.buffer import Wave
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.loop.rollout import Judged
+from jaxrl_llm.loop.rows import Wave
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]

@@ -17,7 +17,7 @@ from jaxrl_llm import checkpoint, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.learner import LearnerPrograms
-from jaxrl_llm.loop import rounds
+from jaxrl_llm.loop.state import SKIPPED_LIMIT
 from jaxrl_llm.prepare import build, choices, describe, sft_data
 from jaxrl_llm.prepare import programs as programs_lib
 from jaxrl_llm.storage import paths
@@ -243,9 +243,9 @@ def _report(
   found = jax.device_get({
       name: metrics[name] for name in _SHOWN if name in metrics})
   progress.count(step)
-  if found.pop('skipped_in_row', 0) >= rounds.SKIPPED_LIMIT:
+  if found.pop('skipped_in_row', 0) >= SKIPPED_LIMIT:
     raise FloatingPointError(
-        f'{rounds.SKIPPED_LIMIT} updates in a row, the last in step {step} of '
+        f'{SKIPPED_LIMIT} updates in a row, the last in step {step} of '
         'SFT, had a loss or gradient that is not finite and were not applied: '
         'start again in another workdir with a lower sft.learning_rate.')
   report(step, {f'sft/{name}': float(value) for name, value in found.items()})

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 import numpy as np
 
 from jaxrl_llm.base import phases
-from jaxrl_llm.loop import batches
+from jaxrl_llm.loop.rows import learner_batch
 from jaxrl_llm.tasks import sft_rows
 from jaxrl_llm.tasks.sft_rows import Example
 from jaxrl_llm.types import LearnerBatch, RolloutTokens
@@ -57,7 +57,7 @@ class Data(NamedTuple):
       of.generated[i, :len(row.learned)] = row.learned
     which = np.pad(
         np.arange(len(rows)), (0, self.size - len(rows)), constant_values=-1)
-    return batches.learner_batch(
+    return learner_batch(
         of, which, np.ones(self.size), np.ones(self.size, bool))
 
   def heldout_batches(self) -> list[LearnerBatch]:

@@ -12,7 +12,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
-from jaxrl_llm.loop import batches
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sampling import generate as generate_lib
@@ -76,7 +76,7 @@ def _batch(rollouts, replayed):
       response=rollouts.tokens, length=rollouts.length,
       behaviour_logprobs=rollouts.logprobs,
       experts=rollouts.experts if replayed else None)
-  return batches.learner_batch(
+  return rows_lib.learner_batch(
       tokens, np.arange(R), np.linspace(-1, 1, R), np.ones(R, bool))
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm.loop import batches, rollout
+from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.types import RolloutTokens
 from tests.helpers.tolerance import rounding
 from tests.loop.rollout_test import problem, rollouts, TOKENIZER
@@ -15,7 +16,7 @@ def test_observations_are_no_part_of_the_loss():
   prompts = rollout.encode([problem(i, 'a') for i in range(3)], TOKENIZER, 6)
   kept = stored(prompts, [[1, 2, 3, 4]] * 12, generated=generated)
   rows, trained = np.array([5, -1, 2, 5]), np.array([True, True, False, True])
-  got = batches.learner_batch(kept, rows, np.zeros(4), trained)
+  got = rows_lib.learner_batch(kept, rows, np.zeros(4), trained)
   for r, row in enumerate(rows):
     want = [trained[r] and row >= 0 and t < 4 and generated[row, t]
             for t in range(5)]
@@ -49,7 +50,7 @@ def test_learner_batch_against_lists(scored):
   advantages[1] = np.nan  # of filler: it may be anything
   trained = np.arange(7) % 3 > 0
   store = stored(prompts, responses, old_logprobs=old)
-  got = batches.learner_batch(
+  got = rows_lib.learner_batch(
       store if scored else store.without('score'), rows, advantages, trained)
 
   for r, row in enumerate(rows):
@@ -83,14 +84,14 @@ def test_a_batch_of_an_empty_store_is_filler():
       prompt=np.zeros((0, 3), np.int32), prompt_length=np.zeros(0, np.int32),
       response=np.zeros((0, 2), np.int32), length=np.zeros(0, np.int32),
       behaviour_logprobs=np.zeros((0, 2), np.float32))
-  got = batches.learner_batch(
+  got = rows_lib.learner_batch(
       store, np.full(4, -1), np.zeros(4), np.zeros(4, bool))
   assert got.tokens.shape == (4, 5) and not got.response_length.any()
 
 
 def minibatches(rows=12, **options):
   """Returns the mini-batches of rows 0, 1, ... as lists."""
-  return [part.tolist() for part in batches.minibatches(
+  return [part.tolist() for part in rows_lib.minibatches(
       np.arange(rows), **options)]
 
 
@@ -115,7 +116,7 @@ def test_what_does_not_fill_the_last_minibatch_is_filler(rows, size, count):
 
 def test_filler_among_the_rows_is_shuffled_like_a_row():
   rows = np.array([0, -1, 2, -1, 4, 5])
-  got = [*batches.minibatches(rows, epochs=1, size=2, seed=(0, 1))]
+  got = [*rows_lib.minibatches(rows, epochs=1, size=2, seed=(0, 1))]
   assert sorted(np.concatenate(got)) == sorted(rows)
   order = np.concatenate(minibatches(6, epochs=1, size=2, seed=(0, 1)))
   np.testing.assert_array_equal(np.concatenate(got), rows[order])

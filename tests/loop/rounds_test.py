@@ -9,7 +9,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
-from jaxrl_llm.loop import rounds
+from jaxrl_llm.loop import parts, step
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import AdvantageError, GroupRequests, RolloutTokens
 from tests.helpers import tables
@@ -34,7 +35,7 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
 
   two = np.zeros(2, np.int32)
   ask = GroupRequests(np.array([7, 9]), two, two, two, np.ones(2, bool))
-  got = rounds.signal(
+  got = rows_lib.signal(
       types.SimpleNamespace(of_wave=of_wave, columns=()), TABLE, ask, 'step',
       first=2, prompts=3, samples=3, replicate=lambda x: x)
   rewards, valid, length, probe, complete, step, columns = seen
@@ -57,7 +58,7 @@ def test_advantages_and_moments_of_a_batch_are_in_the_table():
         10 * rewards, None, valid & (length > 1), {'m': step})
 
   rows = np.array([[0, 2, -1], [1, -1, -1]])  # groups of two and of one
-  got, metrics = rounds.with_advantages(
+  got, metrics = rows_lib.with_advantages(
       types.SimpleNamespace(of_batch=of_batch, columns=()), TABLE, [rows],
       np.float32(4), replicate=lambda x: x)
   assert metrics == {'m': 4}
@@ -68,7 +69,7 @@ def test_advantages_and_moments_of_a_batch_are_in_the_table():
   np.testing.assert_allclose(
       got.group_std, [1, 0, 1, none, none], rtol=rounding(8))
   assert np.isnan(TABLE.advantage).all()  # the one given is left as it was
-  same, metrics = rounds.with_advantages(None, TABLE, [], 0, replicate=None)
+  same, metrics = rows_lib.with_advantages(None, TABLE, [], 0, replicate=None)
   assert metrics == {} and tables_equal(same, TABLE)
 
 
@@ -80,11 +81,11 @@ def tables_equal(a, b):
 def test_an_advantage_that_is_not_finite_is_named():
   batch = [np.array([[0, 2, -1], [1, -1, 3]])]
   values = np.array([1, 0, -1, .5, np.nan], np.float32)  # row 4 is not trained
-  rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+  rows_lib.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
   values[3] = np.inf
   with pytest.raises(
       AdvantageError, match=r'advantage=mine is inf .* rewards \[0.5, 2.0\]'):
-    rounds.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+    rows_lib.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
 
 
 @pytest.mark.parametrize('drop', [False, True])
@@ -111,15 +112,15 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       settings=types.SimpleNamespace(
           seed=0, drop_zero_advantage=drop, minibatch=6, epochs=1),
       needs=types.SimpleNamespace(behaviour_params=False, updated={}))
-  learning = rounds.Learning(
+  learning = parts.Learning(
       types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
       anchor=None, stages=stages,
       processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
-  done = rounds.run(
+  done = step.run_rounds(
       learning, (None,), table, tokens, [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
-      rounds.RunCounts(steps=0, rounds=5, updates=3))
+      step.RunCounts(steps=0, rounds=5, updates=3))
   batch, = batches
   want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
   assert batch.response_length.tolist() == want
@@ -133,11 +134,11 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       [0, 1, 1, 0, 0] if drop else [1, 1, 1, 1, 0])
   assert picked.staleness.tolist() == [3] * len(picked.rows)
   assert not picked.age.any() and not picked.usage.any()
-  scored = rounds.to_score(
+  scored = rows_lib.to_score(
       table, [ROWS], 4, size=6, drop_zero_advantage=drop)
   assert scored.tolist() == (
       [0, 1, -1, -1, -1, -1] if drop else [0, 1, 2, -1, -1, -1])
   # Rows that were in flight have their scores.
-  nothing = rounds.to_score(
+  nothing = rows_lib.to_score(
       table, [ROWS], 0, size=6, drop_zero_advantage=drop)
   assert nothing.tolist() == [-1] * 6

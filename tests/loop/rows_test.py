@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.loop import buffer, rollout
+from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.prepare import stages
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import Problem
@@ -103,7 +104,7 @@ class Digits:
 def test_the_columns_of_a_wave():
   config, parts = made()
   ask, responses, judged = wave(config)
-  table, tokens = buffer.of_wave(ask, responses, judged, parts)
+  table, tokens = rows_lib.of_wave(ask, responses, judged, parts)
   rollouts = responses.rollouts
   row = 0
   for p, group in enumerate(ask.group):
@@ -133,9 +134,9 @@ def test_the_columns_of_a_wave():
   assert not tokens.old_logprobs.any() and not tokens.anchor_logprobs.any()
   assert tokens.old_logprobs.shape == tokens.response.shape
   # The types are those of a buffer, so that both can be joined.
-  free = buffer.empty(1, parts)
+  free = rows_lib.empty(1, parts)
   assert jax.tree.map(lambda x: (x.dtype, x.shape[1:]), free) == jax.tree.map(
-      lambda x: (x.dtype, x.shape[1:]), buffer.Buffer(table, tokens))
+      lambda x: (x.dtype, x.shape[1:]), rows_lib.Buffer(table, tokens))
 
 
 @pytest.mark.parametrize('advantage', ['gdpo', 'grpo'])
@@ -148,17 +149,17 @@ def test_separate_rewards_are_kept_for_an_advantage_that_takes_them(advantage):
   separate = np.random.default_rng(0).random((2, 9))
   separate[1, 3] = np.nan  # one that does not count
   judged = judged._replace(rewards=dict(zip('fg', separate)))
-  table, _ = buffer.of_wave(ask, responses, judged, parts)
-  free = buffer.empty(2, parts).table
+  table, _ = rows_lib.of_wave(ask, responses, judged, parts)
+  free = rows_lib.empty(2, parts).table
   if advantage == 'grpo':
     assert table.separate is None and free.separate is None
     return
   np.testing.assert_array_equal(table.separate, separate.T.astype(np.float32))
-  joined = buffer.join(table, free)
+  joined = rows_lib.join(table, free)
   assert joined.separate.shape == (11, 2)
   assert np.isnan(joined.separate[9:]).all()
   # A wave of which no verification came back has none.
-  lost, _ = buffer.of_wave(
+  lost, _ = rows_lib.of_wave(
       ask, responses, judged._replace(rewards={}), parts)
   assert np.isnan(lost.separate).all()
 
@@ -170,7 +171,7 @@ def test_the_behaviour_log_probs(behaviour, tempered, wanted):
   """The sampler records one array for both if nothing truncates."""
   config, parts = made(loss__behaviour=behaviour)
   ask, responses, judged = wave(config, tempered)
-  _, tokens = buffer.of_wave(ask, responses, judged, parts)
+  _, tokens = rows_lib.of_wave(ask, responses, judged, parts)
   np.testing.assert_array_equal(
       tokens.behaviour_logprobs, getattr(responses.rollouts, wanted))
 
@@ -186,7 +187,7 @@ def test_the_behaviour_log_probs(behaviour, tempered, wanted):
     (dict(selection='all_rows', curriculum_prompts=2), True, True)], ids=str)
 def test_log_probs_that_nothing_needs_are_not_there(fields, old, anchor):
   config, parts = made(**fields)
-  tokens = buffer.empty(3, parts).tokens
+  tokens = rows_lib.empty(3, parts).tokens
   assert (tokens.old_logprobs is not None) == old
   assert (tokens.anchor_logprobs is not None) == anchor
 
@@ -194,7 +195,7 @@ def test_log_probs_that_nothing_needs_are_not_there(fields, old, anchor):
 def filled(groups, samples, config, parts, start=0):
   """Makes a buffer whose rows differ from each other in every column."""
   rows = len(groups)
-  free = buffer.empty(rows, parts)
+  free = rows_lib.empty(rows, parts)
   number = iter(range(start, 10 ** 6))
 
   def distinct(column):
@@ -221,10 +222,10 @@ def test_joined_rows_stand_after_those_held():
   config, parts = made()
   held = filled([4, -1, 2], [0, 0, 1], config, parts)
   new = filled([9, 9], [0, 1], config, parts, start=5000)
-  assert rows_in(buffer.join(held, new)) == rows_in(held) + rows_in(new)
-  none = buffer.empty(0, parts)
-  assert rows_in(buffer.join(none, new)) == rows_in(new)
-  assert tiny.same(buffer.join(none, new), new)
+  assert rows_in(rows_lib.join(held, new)) == rows_in(held) + rows_in(new)
+  none = rows_lib.empty(0, parts)
+  assert rows_in(rows_lib.join(none, new)) == rows_in(new)
+  assert tiny.same(rows_lib.join(none, new), new)
 
 
 def holding(parts, groups=(), names=(), capacity=(0, 0)):
@@ -252,11 +253,11 @@ def test_every_column_of_a_kept_row_moves_with_it():
     picked = {names[i] for i in rng.permutation(23)[:4]}
     stages_of = holding(parts, groups, picked, (3, 4))
     before = rows_in(full)
-    kept = buffer.keep(full, stages_of, None, None)
+    kept = rows_lib.keep(full, stages_of, None, None)
     # Rows that failed stay too; a free row never does, nor any row twice.
     stay = [i for i, name in enumerate(names) if name[0] >= 0 and (
         name in picked or name[0] in groups)]
-    free = rows_in(buffer.empty(1, parts))
+    free = rows_in(rows_lib.empty(1, parts))
     assert rows_in(kept) == [before[i] for i in stay] + free * (
         3 * 4 + 4 - len(stay))
     assert rows_in(full) == before
@@ -265,14 +266,14 @@ def test_every_column_of_a_kept_row_moves_with_it():
 def test_a_buffer_has_the_room_of_both_stages():
   config, parts = made(curriculum='dynamic')
   # Three groups that wait, and the rows of one round.
-  assert buffer.capacity(parts) == 3 * 4 + 16
+  assert rows_lib.capacity(parts) == 3 * 4 + 16
   full = filled([0, 1], [0, 0], config, parts)
   full = full._replace(table=full.table.replace(
       round=np.full(2, -1, np.int32)))
-  kept = buffer.keep(full, parts, parts.curriculum.init(),
+  kept = rows_lib.keep(full, parts, parts.curriculum.init(),
                      parts.selection.init((0,)))
   # Nobody holds a group that did not qualify.
-  assert rows_in(kept) == rows_in(buffer.empty(28, parts))
+  assert rows_in(kept) == rows_in(rows_lib.empty(28, parts))
 
 
 def test_rows_in_one_stage_may_use_the_room_of_the_other():
@@ -281,7 +282,7 @@ def test_rows_in_one_stage_may_use_the_room_of_the_other():
   names = [(g, j) for g in range(2) for j in range(4)]
   full = filled(*np.transpose(names), config, parts)
   for groups, picked in (((0, 1), names), ((0,), names[2:]), ((), names)):
-    kept = buffer.keep(
+    kept = rows_lib.keep(
         full, holding(parts, groups, picked, (1, 4)), None, None)
     assert rows_in(kept) == rows_in(full)
 
@@ -295,15 +296,15 @@ def test_more_rows_than_there_is_room_for_are_one_sentence(groups, picked):
   stages_of = holding(
       parts, groups, [names[i] for i in picked], (1, 0))
   with pytest.raises(ValueError, match=r'more than the 4 of their') as error:
-    buffer.keep(full, stages_of, None, None)
+    rows_lib.keep(full, stages_of, None, None)
   assert f'hold {4 * len(groups) + len(picked)} rollouts' in str(error.value)
   assert '\n' not in str(error.value)
 
 
 def test_a_batch_of_a_group_that_is_not_there_is_one_sentence():
   table = tables.table([3, 3, 5], [0, 1, 0], valid=[True, False, False])
-  rows = buffer.batch_rows(table, np.array([5, 3]), 2)
+  rows = rows_lib.batch_rows(table, np.array([5, 3]), 2)
   assert rows.tolist() == [[-1, -1], [0, -1]]
   with pytest.raises(ValueError, match='takes group 4, of which') as error:
-    buffer.batch_rows(table, np.array([3, 4]), 2)
+    rows_lib.batch_rows(table, np.array([3, 4]), 2)
   assert '\n' not in str(error.value)
