@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import sys
+import traceback
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, choices, describe
 from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.types import AdvantageError, Stopped
-from tests.helpers import learners, tiny
+from tests.helpers import learners, stage_runs, tiny
 from tests.helpers.tolerance import policy_gap, rounding
 from tests.reference import advantages as reference
 
@@ -448,3 +449,22 @@ def test_asked_to_stop_in_an_evaluation(
   assert taken == list(range(step, 2))
   assert checkpoint.score(root, step) is not None
   assert sorted(path.name for path in root.iterdir()) == ['0', '2']
+
+
+def test_few_calls_lie_between_a_step_and_its_gradient(monkeypatch):
+  """A reader follows six functions of the package from one to the other."""
+  def grad(*args, **options):
+    frames = [frame.f_code for frame, _ in traceback.walk_stack(
+        sys._getframe(1))]
+    names = [code.co_name for code in frames if str(
+        pathlib.Path(loop.__file__).parents[1]) in code.co_filename]
+    if 'take_step' in names:
+      found.append(names[:names.index('take_step') + 1])
+    return given(*args, **options)
+
+  given, found = jax.grad, []
+  monkeypatch.setattr(jax, 'grad', grad)
+  parts = stage_runs.judged(stage_runs.built())
+  state, fixed, _ = tiny.begin(parts)
+  train.take_step(parts, state, fixed, timing.Timer())
+  assert found and max(map(len, found)) <= 6, found

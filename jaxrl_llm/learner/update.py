@@ -100,9 +100,10 @@ def update(
       rows=microbatches.arrange(rows, plan, setting.mesh))
   calibration, own = _calibration(
       policy.calibration, weights, rows, fold, loss, setting)
+  gradient = jax.grad(functools.partial(_loss, setting=setting), has_aux=True)
   grads, metrics, maxima, facts = _gradient(
-      weights, fold, Numbers(loss, calibration, actor and actor.distill),
-      setting)
+      gradient, weights, fold, Numbers(
+          loss, calibration, actor and actor.distill), setting.specs)
   metrics, calibration = _means(metrics, calibration, own, setting)
   metrics.update(maxima, **plan.shares)
 
@@ -160,7 +161,7 @@ def _rows(batch, loss, number, cfg):
   return batch, weights, noise
 
 
-def _loss(params, weights, rows, at, numbers, setting):
+def _loss(params, weights, rows, at, numbers, *, setting):
   """Computes the weighted sums of the losses of a microbatch.
 
   Args:
@@ -199,14 +200,15 @@ def _loss(params, weights, rows, at, numbers, setting):
   return total, (sums, maxima, facts if cfg.row_facts else {})
 
 
-def _gradient(weights, fold, numbers, setting):
+def _gradient(gradient, weights, fold, numbers, specs):
   """Computes the gradient of the batch's loss, summed over its microbatches.
 
   Args:
+    gradient: that of `_loss`.
     weights: with the parameters that have no gradient.
     fold: (of_microbatch, given=) -> `microbatches.fold` over the batch.
     numbers: of the update.
-    setting: of the program.
+    specs: Players of the layouts of the gradients.
 
   Returns:
     The gradients, Players; sums over the tokens; maxima; facts of the rows in
@@ -214,11 +216,11 @@ def _gradient(weights, fold, numbers, setting):
   """
   def of_microbatch(rows, at, given):
     weights, numbers = given
-    grads, (sums, maxima, facts) = jax.grad(_loss, has_aux=True)(
-        weights.params, weights, rows, at, numbers, setting)
+    grads, (sums, maxima, facts) = gradient(
+        weights.params, weights, rows, at, numbers)
     # In the layout of the parameters: the sum over the microbatches is then
     # split like them, where the partitioner could keep all of it everywhere.
-    grads = grads.map(jax.lax.with_sharding_constraint, setting.specs)
+    grads = grads.map(jax.lax.with_sharding_constraint, specs)
     return ((grads, sums), maxima), facts
 
   ((grads, sums), maxima), facts = fold(of_microbatch, given=(weights, numbers))
