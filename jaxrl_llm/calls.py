@@ -37,6 +37,7 @@ from jaxrl_llm.prepare import (
   build,
   choices,
   describe,
+  methods,
   stages,
   start_weights,
 )
@@ -57,6 +58,10 @@ _OF_SAMPLER = {
 _OF_LEARNER = {
     'steps': '', 'drop_zero_advantage': '', 'sampling.temperature': '',
     'optimizer.': '', 'learner.': '', 'loss.': ''}
+# Columns that the rows of any learner have.
+_COLUMNS = frozenset({
+    'anchor_logprobs', 'behaviour_logprobs', 'old_logprobs', 'policy_step',
+    'prompt_length', 'response_length', 'temperature', 'tokens'})
 _CHOOSING = 'objective', 'importance', 'term'  # Other options depend on them.
 
 
@@ -335,7 +340,7 @@ class Learner:
       aggregation: `token_mean`, `sequence_mean` or `constant`.
       updates: optimiser steps of a step, each on an equal share of the rows.
       **fields: other fields of a run's config by their last name: those of the
-        sections `loss` (`clip_high`, `kl_coef`, `importance`, ...),
+        sections `loss` (`clip_high`, `kl_coef`, `importance`, `term`, ...),
         `optimizer` (`schedule`, `warmup_steps`, ...) and `learner` (`epochs`,
         `remat`, ...); `temperature`, in place of the sampler's; `steps`,
         which schedules end with, and `drop_zero_advantage`.
@@ -348,6 +353,13 @@ class Learner:
         aggregation=aggregation, updates=updates, **fields))
     self.parts = parts = build.parts(
         config, own_prompts=True, tokenizer=sampler._tokenizer)
+    there = _COLUMNS | sampler.parts.stages.needs.columns.keys()
+    for name, needed in methods.named(parts.config).items():
+      if needed and name not in there:
+        raise ValueError(
+            f'A function of the loss names the column {name}, which rows of a '
+            f'loop of your own do not have: they have '
+            f'{", ".join(sorted(there))}.')
     self.sampler, self.steps = sampler, 0
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
@@ -394,7 +406,7 @@ class Learner:
           f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
     batch = self._scored(batch, table, old=(
-        self.parts.stages.needs.updates_per_round > 1))
+        'old_logprobs' in self.parts.stages.needs.columns))
     # Of one size, since plans of other numbers of rows are other programs.
     rows = rows_lib.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)

@@ -118,7 +118,7 @@ class Rollouts(Rows):
   generated = column(bool, 'T', maker='environment')
 
 
-class RolloutTokens(Rows, also=(Rollouts,)):
+class RolloutTokens(Rows, also=(Rollouts,), wide=True):
   """Tokens and log-probs of rollouts, all that an update needs, in NumPy.
 
   Attributes:

@@ -6,9 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl_llm
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.learner import advantages
+from jaxrl_llm.base.tokenizer import CharTokenizer
+from jaxrl_llm.learner import advantages, loss
+from jaxrl_llm.learner.options import LossChoices
+from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.prepare import stages
+from jaxrl_llm.types import LearnerBatch
 from tests import processes_test, resume_test, seams_test
 from tests.helpers import devices, many, stage_runs, tiny
 from tests.outside import columns
@@ -17,7 +22,7 @@ FILE = devices.ROOT / 'tests/outside/columns.py'
 FIELDS = dict(
     advantage=f'{FILE}:later', loss__objective=f'{FILE}:near',
     loss__term=f'{FILE}:sure', learner__updates=2, later__gamma=0.8,
-    loss__pull=0.5, sure__weight=0.02)
+    loss__pull=0.5, loss__term_weight=0.02)
 
 
 def test_a_run_with_columns_by_token_goes_on(tmp_path):
@@ -83,7 +88,7 @@ def test_on_eight_devices_and_resumed_with_two_processes(tmp_path):
 @pytest.mark.parametrize('changes, said', [
     ({'later.gamma': .7}, r'later\.gamma'),
     ({'loss.pull': .1}, r'loss\.pull'),
-    ({'sure.weight': .1}, r'sure\.weight'),
+    ({'loss.term_weight': .1}, r'loss\.term_weight'),
     ({'loss.term': 'none'}, r'loss\.term')])
 def test_a_run_with_another_value_is_refused(changes, said):
   was = tiny.load(**FIELDS)
@@ -101,6 +106,30 @@ def likely(new, old, advantages, mask, top_ids, clip_low=.2, clip_high=.2):
 
 def option(new, old, entropy, mask, teacher):
   """Names no column."""
+
+def misspelt(new, old, entropy, mask, anchor_logprob):
+  """Names a column, almost."""
+
+def early(rewards, *, where, trained):
+  """Names a column that is made later."""
+  return jnp.where(where & trained, rewards, 0)
+
+def named_as_ours(new, old, entropy, mask):
+  """Returns a metric that the loop has."""
+  return new, {'reward/mean': new}
+
+def of_text(new, old, entropy, mask):
+  """Returns a metric that is a text."""
+  return new, {'mine': 'text'}
+
+def with_metrics(log_ratio, mask):
+  """Returns metrics, as a correction does not."""
+  return log_ratio, {'mine': log_ratio}
+
+def loose(new, old, advantages, mask, clip_low=.2, clip_high=.2):
+  """Returns flags that are numbers."""
+  from jaxrl_llm.ops import policy_losses
+  return policy_losses.PolicyLoss(new, new, new, new)
 
 def narrow(new, old, entropy, mask):
   """Returns a loss of rows."""
@@ -122,13 +151,19 @@ def perhaps(new, old, entropy, mask, top_ids=None, anchor_logprobs=None):
 
 @pytest.mark.parametrize('fields, said', [
     (dict(loss__objective='likely'),
-     'needs the column top_ids, but the sampler of this run makes none'),
+     'faulty.py:likely needs the column top_ids, which .*off_policy=jackpot'),
     (dict(loss__term='option'), 'Option teacher of .* has no default'),
+    (dict(loss__term='misspelt'), "Did you mean 'anchor_logprobs'"),
+    (dict(advantage='early'), 'Option trained of .* has no default'),
+    (dict(loss__term='named_as_ours'), 'the metric reward/mean of the shape'),
+    (dict(loss__term='of_text'), 'something else than arrays'),
+    (dict(loss__importance='with_metrics'), 'return an array of that shape'),
+    (dict(loss__objective='loose'), 'with bool flags'),
     (dict(loss__term='narrow'), r'returns .* of the shapes'),
     (dict(loss__objective='rows_only', advantage=f'{FILE}:later'),
-     r'returns .* of the shapes'),
+     r'returns .* of the shapes .* since the advantage names turn'),
     (dict(advantage=f'{FILE}:of_turns'),
-     'needs the column turn_rewards, but the environment of this run makes')])
+     'of_turns needs the column turn_rewards, which .* an environment has')])
 def test_what_cannot_be_is_one_sentence(fields, said, tmp_path):
   (tmp_path / 'faulty.py').write_text(FAULTY)
   named = {name: value if '/' in value else f'{tmp_path}/faulty.py:{value}'
@@ -176,5 +211,92 @@ def test_the_reward_of_each_turn_reaches_its_tokens():
   wave = program.of_wave(
       rewards, valid, length, valid, np.ones(1, bool), np.uint32(0), given)
   np.testing.assert_allclose(wave.gain, [3.25])
-  # One of two right: 1 - .5 and 0 - .5.
-  np.testing.assert_allclose(wave.signal, [0, 1, 0])
+  # One of two right: 1 - .5 and 0 - .5, in each of five tokens.
+  np.testing.assert_allclose(wave.signal, [0, 5, 0])
+
+
+def _program(function, names=()):
+  """Returns the programs of an advantage that names turns, of two samples."""
+  def advantage(rewards, where, step, given):
+    return function(rewards, where=where, **given), {}
+
+  return advantages.make_program(
+      advantage, advantage, samples=2, ks=(1,), overlong=tiny.load().overlong,
+      budget=5, columns=('turn_start', 'turn_length', *names))
+
+
+GIVEN = dict(
+    turn_start=np.int32([[[0], [0]]]), turn_length=np.int32([[[2], [5]]]))
+TWO = np.float32([[1, 0]]), np.ones((1, 2), bool), np.int32([[2, 5]])
+
+
+def test_an_advantage_of_rows_that_names_turns_reaches_all_tokens():
+  program = _program(lambda rewards, *, where, turn: rewards - turn.max(-1))
+  got = program.of_batch(*TWO, ~TWO[1], np.uint32(0), GIVEN)
+  np.testing.assert_allclose(got.advantages, [[1, 0]])
+  np.testing.assert_allclose(
+      got.token_advantages, [[[1, 1, 0, 0, 0], [0] * 5]])
+
+
+def test_tokens_that_cancel_out_are_no_row_without_a_signal():
+  program = _program(lambda rewards, *, where, turn: jnp.where(
+      turn >= 0, jnp.where(jnp.arange(5) % 2 == 0, 1.0, -1.0), 0.0))
+  got = program.of_batch(*TWO, ~TWO[1], np.uint32(0), GIVEN)
+  np.testing.assert_allclose(got.advantages, [[2, 5]])
+
+
+def test_groups_that_are_no_rollouts_have_lengths():
+  """An advantage may divide by them."""
+  program = _program(
+      lambda rewards, *, where, turn, length: jnp.where(
+          turn >= 0, (rewards / length)[..., None], 0.0), ('length',))
+  wave = program.of_wave(
+      *TWO, TWO[1], np.ones(1, bool), np.uint32(0),
+      {**GIVEN, 'length': TWO[2]})
+  np.testing.assert_allclose(wave.signal, [0, 1, 2])  # 5 tokens of 1 / 5
+
+
+def test_masked_places_are_zero_for_every_function():
+  def seen(x, mask):
+    return jnp.where(mask, 0.0, jnp.abs(x)).sum()
+
+  def objective(new, old, advantages, mask, entropy):
+    nowhere = jnp.zeros_like(mask)
+    found = sum(seen(x, mask) for x in (new, old, advantages, entropy))
+    return policy_losses.PolicyLoss(
+        jnp.where(mask, found, jnp.nan), new, nowhere, nowhere)
+
+  objective.columns = ('entropy',)
+  mask = np.array([[True, False, False], [True, True, False]])
+  holes = jnp.where(mask, 1.0, jnp.nan)
+  batch = LearnerBatch(
+      tokens=np.zeros((2, 5)), prompt_length=np.ones(2), mask=mask,
+      response_length=mask.sum(1), advantages=np.ones(2),
+      token_advantages=holes, behaviour_logprobs=holes, old_logprobs=holes,
+      entropy=holes)
+  numbers = loss.LossParams(
+      entropy_bonus=0.0, kl_coef=0.0, temperature=1.0, budget=3.0,
+      objective={}, importance={})
+  total, _ = loss.weighted_sum(
+      holes, holes, batch, holes, numbers, cfg=LossChoices(objective=objective))
+  assert total == 0
+
+
+def test_a_loop_of_ones_own_has_fewer_columns(tmp_path):
+  sampler = jaxrl_llm.Sampler(
+      'tiny', tokenizer=CharTokenizer('abc'), prompts_per_step=1,
+      samples_per_prompt=2, max_prompt=4, max_response=3)
+
+  def far(new, old, entropy, mask, truncated):
+    return new * truncated[:, None]
+
+  with pytest.raises(ValueError, match='names the column truncated, which'):
+    jaxrl_llm.Learner(sampler, term=far)
+
+  def near(new, old, entropy, mask, old_logprobs, *, weight: float = 0.5):
+    return weight * (new - old_logprobs) ** 2, {
+        'near/moved': old - old_logprobs}
+
+  learner = jaxrl_llm.Learner(sampler, term=near, term_weight=0.25)
+  metrics = learner.step(sampler.sample(['ab'], 2).batch([1.0, -1.0]))
+  assert metrics['near/moved'] == 0 and np.isfinite(metrics['update/loss'])

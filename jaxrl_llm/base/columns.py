@@ -54,11 +54,13 @@ class Rows:
   __slots__ = ('columns',)
   declared: ClassVar[dict[str, Column]] = {}
 
-  def __init_subclass__(cls, also: Iterable[type['Rows']] = ()):
+  def __init_subclass__(
+      cls, also: Iterable[type['Rows']] = (), wide: bool = False):
     """Collects the declarations of a class.
 
     Args:
       also: classes whose columns its rows may have, too.
+      wide: of these, only columns with axes after that of the rows.
     """
     own = {k: v for k, v in vars(cls).items() if isinstance(v, Column)}
     for name in own:
@@ -67,7 +69,8 @@ class Rows:
     for other in also:
       cls.declared = {
           name: column._replace(maker=column.maker or 'run')
-          for name, column in other.declared.items()} | cls.declared
+          for name, column in other.declared.items()
+          if column.axes or not wide} | cls.declared
     jax.tree_util.register_pytree_with_keys(
         cls, lambda rows: (
             [(jax.tree_util.GetAttrKey(k), v) for k, v in rows.columns.items()],

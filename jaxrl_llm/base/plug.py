@@ -146,6 +146,14 @@ def _plug(
       one.name: one.default is one.empty
       for one in parameters[len(takes.given):]
       if one.name in known and one.default in (one.empty, None)}
+  for one in parameters[len(takes.given):]:
+    if known and one.default is one.empty and one.name not in {
+        *columns, *takes.keywords} and one.kind not in (
+            one.VAR_POSITIONAL, one.VAR_KEYWORD) and not (
+                dataclasses.is_dataclass(one.annotation)):
+      raise ValueError(
+          f'Option {one.name} of {plug_name} has no default: give it one, or '
+          f'the name of a column.{own_code.closest(one.name, sorted(known))}')
   for one in declared.of_function(
       function, takes.given, {*takes.keywords, *columns}, plug_name,
       affects=takes.affects, chosen_by=takes.field):

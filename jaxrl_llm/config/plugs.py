@@ -64,8 +64,10 @@ def _corrections() -> Mapping[str, Any]:
 
 def _of_rows() -> set[str]:
   from jaxrl_llm.types import Table
-  return {*Table.declared, 'turn'} - {
-      'reward', 'advantage', 'token_advantages', 'turn_start', 'turn_length'}
+  return {*Table.declared, 'turn'} - {  # given, or not known yet
+      'reward', 'valid', 'advantage', 'token_advantages', 'trained', 'round',
+      'group_mean', 'group_std', 'usage', 'clip_share', 'shard', 'turn_start',
+      'turn_length'}
 
 
 def _of_batches() -> set[str]:
@@ -90,7 +92,8 @@ PLUG_FIELDS = {takes.field: takes for takes in (
         columns=_of_batches, prefix='loss.importance_', shared=True),
     PlugField(
         'loss.term', lambda: {'none': lambda new, old, entropy, mask: new},
-        ('new', 'old', 'entropy', 'mask'), columns=_of_batches))}
+        ('new', 'old', 'entropy', 'mask'), columns=_of_batches,
+        prefix='loss.term_', shared=True))}
 
 
 def known(field: str) -> Mapping[str, Any]:

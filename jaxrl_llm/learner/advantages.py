@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxrl_llm.learner.options import OverlongOptions
 from jaxrl_llm.ops import overlong as overlong_lib
 from jaxrl_llm.ops import pkpo, screening
+from jaxrl_llm.types import Table
 
 Array = jax.Array
 # (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N] or
@@ -26,7 +27,7 @@ class BatchAdvantages(NamedTuple):
   Attributes:
     advantages: [B, N]; of advantages by token A, those of a row: the sum of |A|
       over its tokens, with the sign of the sum of A.
-    token_advantages: [B, N, T], or None if they are by row.
+    token_advantages: [B, N, T] if the advantage names `turn`, else None.
     trained: [B, N] bool, whether the row's tokens count in the loss.
     metrics: name to [] float32, of the advantage, such as pkpo/k and
       pkpo/k_lowered.
@@ -121,9 +122,12 @@ def make_program(
     columns = _given(columns, budget)
     values, reported = advantage(
         penalised(rewards, length), valid, step, columns)
+    of_tokens = None
+    if 'turn' in columns:
+      of_tokens = jnp.where(columns['turn'] >= 0, values if (
+          values.ndim == 3) else values[..., None], 0.0)
     return BatchAdvantages(
-        _of_rows(values, columns), values if values.ndim == 3 else None,
-        trained, reported)
+        _of_rows(values, columns), of_tokens, trained, reported)
 
   @jax.jit
   def wave_signal(
@@ -137,7 +141,7 @@ def make_program(
     return WaveSignal(
         screening.signal_table(
             lambda right: values(right, jnp.ones_like(right, bool), {
-                name: _hypothetical(name, x, right)
+                name: _hypothetical(name, x, right, budget)
                 for name, x in columns.items()}), samples),
         jnp.where(complete, gain, jnp.nan), pass_rates(rewards, probe, ks))
 
@@ -159,18 +163,23 @@ def _of_rows(values: Array, columns: Mapping[str, Array]) -> Array:
   if values.ndim == 2:
     return values
   values = jnp.where(columns['turn'] >= 0, values, 0.0)
-  return jnp.abs(values).sum(-1) * jnp.sign(values.sum(-1))
+  # A row whose tokens cancel out is trained on too: it is not 0.
+  return jnp.abs(values).sum(-1) * jnp.where(values.sum(-1) < 0, -1.0, 1.0)
 
 
-def _hypothetical(name: str, column: Array, rewards: Array) -> Array:
+def _hypothetical(
+    name: str, column: Array, rewards: Array, budget: int) -> Array:
   """Returns a column of groups that are no rollouts, with these rewards.
 
-  Rewards in it have this value, all else is 0. They have one token, in turn 0.
+  Their responses have `budget` tokens, all in turn 0. Columns of rewards have
+  the reward; all else is as in a free row.
   """
-  wide = rewards.reshape(*rewards.shape, *[1] * (column.ndim - 2))
-  shape = wide.shape if name == 'turn' else (*rewards.shape, *column.shape[2:])
-  known = name in ('separate', 'turn_rewards')
-  return jnp.broadcast_to(wide if known else 0, shape).astype(column.dtype)
+  value = rewards.reshape(*rewards.shape, *[1] * (column.ndim - 2))
+  if name not in ('separate', 'turn_rewards'):
+    value = budget if name in ('length', 'generated') else (
+        0 if name == 'turn' else Table.declared[name].fill)
+  return jnp.broadcast_to(
+      value, (*rewards.shape, *column.shape[2:])).astype(column.dtype)
 
 
 def turn_of_tokens(start: Array, length: Array, width: int) -> Array:

@@ -68,8 +68,9 @@ def by_token(advantages: Array) -> Array:
 
 def advantages_of(batch: LearnerBatch) -> Array:
   """Returns the advantages of a batch, [B] or, if they are by token, [B, T]."""
-  return (batch.advantages if batch.token_advantages is None
-          else batch.token_advantages)
+  if batch.token_advantages is None:
+    return batch.advantages
+  return jnp.where(batch.mask, batch.token_advantages, 0.0)
 
 
 def named(function: Any, batch: LearnerBatch) -> dict[str, Array]:
@@ -141,10 +142,7 @@ def weighted_sum(
          else trained(batch.old_logprobs))
   logprobs = obrs.Logprobs(new, old, trained(batch.behaviour_logprobs))
   gap = old - logprobs.behaviour
-  objective = OBJECTIVES.get(cfg.objective, cfg.objective)
-  policy, own = policy_losses.with_metrics(
-      objective(new, old, advantages_of(batch), mask, **loss.objective,
-                **named(objective, batch)))
+  policy, own = _surrogate(new, old, batch, loss, cfg)
   weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
   weighted = weight * policy.loss
   token_loss = weighted - loss.entropy_bonus * entropy
@@ -178,6 +176,17 @@ def weighted_sum(
       ratio_max=jnp.max(trained(policy.ratio)),
       behaviour_gap_max=jnp.max(jnp.abs(gap)))
   return total, jax.lax.stop_gradient((sums, maxima, rows))
+
+
+def _surrogate(new, old, batch, loss, cfg):
+  """Computes the PolicyLoss of the objective, and its own metrics."""
+  objective = OBJECTIVES.get(cfg.objective, cfg.objective)
+  policy, own = policy_losses.with_metrics(objective(
+      new, old, advantages_of(batch), batch.mask, **loss.objective,
+      **named(objective, batch)))
+  if callable(cfg.objective):  # the user's may leave anything where masked
+    policy = policy._replace(loss=jnp.where(batch.mask, policy.loss, 0.0))
+  return policy, own
 
 
 def _importance(logprobs, batch, loss, cfg, rejection):

@@ -266,6 +266,10 @@ def signal(
   padded = jax.device_get(program.of_wave(*replicate([
       facts.reward, valid, facts.generated, probe, sampled.all(1), step,
       {name: facts.columns[name] for name in program.columns}])))
+  if np.isnan(padded.signal).any():
+    raise AdvantageError(
+        'The advantage is NaN for a group whose responses have the same '
+        'length and other rewards: return finite numbers.')
   return padded._replace(gain=padded.gain[:len(ask.group)])
 
 
@@ -408,7 +412,10 @@ def with_scores(
     scores = processes.fetch_rows(learning.learner.score(
         params, batch, planned, learning.loss, learning.frozen))
     for field, values in scores._asdict().items():
-      field = name if field == 'logprobs' else field
+      if field == 'logprobs':
+        field = name
+      elif name != 'old_logprobs':  # another policy's
+        continue
       if values is not None and getattr(tokens, field) is not None:
         column = getattr(scored, field).copy()
         column[mine[real]] = values[real]

@@ -133,6 +133,6 @@ def raise_not_finite(
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
       'or gradient that is not finite and were not applied: check the last '
-      f'mini-batch, saved in {path}, and an objective or a correction of your '
-      'own; or start again in another workdir with a lower '
+      f'mini-batch, saved in {path}, and an objective, a correction or a term '
+      'of your own; or start again in another workdir with a lower '
       'optimizer.learning_rate.')

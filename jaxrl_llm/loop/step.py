@@ -446,7 +446,7 @@ def _minibatch(
   stages, facts = learning.stages, table.at(mine)
   needed = stages.needs.updated
   further = {name: x for name, x in facts.columns.items()
-             if name in needed and name not in tokens.columns}
+             if name in needed and name not in tokens.declared}
   if 'identity' in needed:  # it seeds the rejection's draws
     further['identity'] = np.stack([
         np.full(len(mine), stages.settings.seed), facts.group, facts.sample],

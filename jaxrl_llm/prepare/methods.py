@@ -16,8 +16,7 @@ from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.models import experts
-from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.types import Array, LearnerBatch, Settings, Table
+from jaxrl_llm.types import Array, Settings
 
 
 def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
@@ -134,68 +133,6 @@ def named(config: ConfigDict, *fields: str) -> dict[str, bool]:
 LOSS = 'loss.objective', 'loss.importance', 'loss.term'
 
 
-def check(config: ConfigDict) -> None:
-  """Traces the user's advantage and functions of the loss once, on shapes.
-
-  Else a wrong result would end the run after its SFT and first wave, or
-  would be broadcast into a wrong loss.
-
-  Raises:
-    ValueError: one fails, or returns something else than it should.
-  """
-  rows, samples = 2, config.samples_per_prompt
-  array = lambda *shape, kind=np.float32: jax.ShapeDtypeStruct(shape, kind)
-  tokens, mask = array(rows, 3), array(rows, 3, kind=bool)
-  axes = dict.fromkeys('KFUE', 1) | dict(T=3, L=2, S=5, I=3)
-
-  def columns(view, field, *lead):  # optional ones may not be there
-    taken = named(config, field)
-    return {name: array(*lead, *(axes[a] for a in column.axes),
-                        kind=column.type or np.uint8)
-            for name, column in view.declared.items() if taken.get(name)}
-
-  chosen = plugs.plug('advantage', config.advantage)
-  by_token = 'turn' in chosen.columns
-  if not chosen.packaged:
-    given = columns(Table, 'advantage', rows, samples)
-    if by_token:
-      given['turn'] = array(rows, samples, 3, kind=np.int32)
-    jax.eval_shape(
-        advantage(config), array(rows, samples),
-        array(rows, samples, kind=bool), array(kind=np.uint32), given)
-  for field, args, form in (
-      ('loss.objective',
-       (tokens, tokens, tokens if by_token else array(rows), mask),
-       'an ops.policy_losses.PolicyLoss of arrays, or (that, metrics),'),
-      ('loss.importance', (tokens, mask), 'an array'),
-      ('loss.term', (tokens, tokens, tokens, mask),
-       'an array, or (that, metrics),')):
-    function, numbers = traced(config, field)
-    if not callable(function):
-      continue
-    found, own = jax.eval_shape(
-        function, *args, **numbers,
-        **columns(LearnerBatch, field, rows)), {}
-    if field != 'loss.importance':
-      found, own = policy_losses.with_metrics(found)
-    is_loss = isinstance(found, policy_losses.PolicyLoss)
-    shapes = [getattr(x, 'shape', None) for x in jax.tree.leaves(found)]
-    if (is_loss, {*shapes}, type(own)) != (
-        field == 'loss.objective', {tokens.shape}, dict):
-      raise ValueError(
-          f'{field}={config_lib.flatten(config)[field]} returns '
-          f'{type(found).__name__} of the shapes {shapes} for tokens of the '
-          f'shape {tokens.shape}: return {form} of that shape.')
-    for name, value in own.items():
-      if str(name).partition('/')[0] in ('step', 'update') or (
-          value.shape not in ((), tokens.shape)):
-        raise ValueError(
-            f'{field}={config_lib.flatten(config)[field]} returns the metric '
-            f'{name} of the shape {value.shape} for tokens of the shape '
-            f'{tokens.shape}: return one of that shape or a number, whose name '
-            'does not begin with step or update.')
-
-
 def advantage(
     config: ConfigDict, *, per_group: bool = False,
 ) -> Callable[..., tuple[Array, dict[str, Array]]]:
@@ -227,7 +164,8 @@ def advantage(
     found = function(rewards, where=where, **given, **columns, **{
         name: value(step) for name, value in at_step.items()})
     values, metrics = found if isinstance(found, tuple) else (found, {})
-    shape = jax.numpy.shape(values)
+    values = jax.numpy.asarray(values)
+    shape = values.shape
     if shape != rewards.shape and (
         'turn' not in columns or shape != columns['turn'].shape):
       raise ValueError(

@@ -4,6 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm.prepare import methods
 from jaxrl_llm.types import (
   Curriculum,
@@ -92,7 +93,7 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       rejection is not None and rejection.target == 'p_ref')
   z, turns = (
       rejection is not None and rejection.scores_z, methods.has_turns(config))
-  by_token = 'turn' in of_advantage
+  by_token, every = 'turn' in of_advantage, of_advantage | named
   columns = dict.fromkeys(name for name, wanted in dict(
       old_logprobs=old,
       anchor_logprobs=bool(
@@ -100,19 +101,35 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       actor_logprobs=old and actor is not None and actor.ppo, z=z,
       **dict.fromkeys(_TOP, top and not z),
       experts=config.loss.replay_experts, generated=turns,
-      separate=methods.reward_functions(config) and 'separate' in of_advantage,
-      turn_rewards=turns and 'turn_rewards' in of_advantage | named,
+      separate=methods.reward_functions(config) and 'separate' in every,
+      turn_rewards=turns and 'turn_rewards' in every,
       temperature=isinstance(config.sampling.temperature, str),
       token_advantages=by_token, **dict.fromkeys(_TURNS, by_token),
   ).items() if wanted)
-  for view, names in (Table, of_advantage), (LearnerBatch, named):
-    for name in names.keys() & view.declared.keys() - columns.keys():
+  for field in ('advantage', *methods.LOSS):
+    view = Table if field == 'advantage' else LearnerBatch
+    names = methods.named(config, field)
+    for name in sorted(names.keys() & view.declared.keys() - columns.keys()):
       maker = view.declared[name].maker
       if names[name] and maker not in ('', 'run'):
         raise ValueError(
-            f'A function of the config needs the column {name}, but the '
-            f'{maker} of this run makes none: leave it out, or give it the '
-            'default None.')
+            f'{field}={config_lib.flatten(config)[field]} needs the column '
+            f'{name}, which this run does not have'
+            f'{_MAKERS.get(name, "")}: leave it out, or give it the default '
+            'None.')
       if names[name] and maker:
         columns[name] = None
-  return columns
+  # A score is of the policy before it learns.
+  scores = {name for name in columns
+            if LearnerBatch.declared[name].maker == 'score'}
+  return columns | dict.fromkeys(
+      ['old_logprobs'] if scores - {'anchor_logprobs'} else [])
+
+
+# What makes a column, for errors.
+_MAKERS = {
+    **dict.fromkeys(_TOP, ' (off_policy=jackpot with jackpot.target=p_new has '
+                    'it)'),
+    'turn_rewards': ' (a task with an environment has it)',
+    'separate': ' (several functions as task.reward make it)',
+    'experts': ' (loss.replay_experts=true makes it)'}

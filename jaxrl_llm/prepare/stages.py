@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import own_code
 from jaxrl_llm.config import plugs
-from jaxrl_llm.prepare import methods
+from jaxrl_llm.prepare import methods, own_functions
 from jaxrl_llm.prepare import needs as needs_lib
 from jaxrl_llm.types import (
   Curriculum,
@@ -70,11 +70,11 @@ def validate(config: ConfigDict, **given: bool) -> None:
     **given: as for `config.validate`.
 
   Raises:
-    ValueError: as `config.validate`, `make_stages` and `methods.check` do.
+    ValueError: as `config.validate`, `make_stages` and
+      `own_functions.check` do.
   """
   config_lib.validate(config, **given)
-  make_stages(config)
-  methods.check(config)
+  own_functions.check(config, make_stages(config).needs)
 
 
 def _make(
