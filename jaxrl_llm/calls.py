@@ -154,7 +154,7 @@ class Sampler:
   it, fewer in one; nothing is compiled anew.
 
   Attributes:
-    parts: of a run, see `prepare.build.Parts`; `parts.programs.model` is the
+    parts: of a run, see `loop.parts.Parts`; `parts.programs.model` is the
       model's architecture.
     calls: calls of `sample` so far; with the seed they fix its noise.
   """
