@@ -29,6 +29,7 @@ import time
 import jax
 
 from benchmarks.rl_step import machine, markdown
+from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.prepare import choices
 
@@ -104,7 +105,7 @@ def child(argv) -> dict:
   config, _ = config_lib.parse(argv)
   parts = build.parts(config)
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
-  fixed = state_lib.Fixed(
+  fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
       start.anchor, (start.frozen,))
   state = state_lib.init_state(

@@ -31,7 +31,7 @@ from jaxrl_llm.evaluation import responses as responses_lib
 from jaxrl_llm.loop import rollout, step_metrics
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import step as step_lib
-from jaxrl_llm.loop.parts import Learning
+from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.prepare import (
   build,
@@ -364,10 +364,9 @@ class Learner:
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
     self.state = parts.programs.learner.init(start.params)
-    self._learning = Learning(
-        parts.programs.learner,
-        parts.replicate(choices.loss_params(parts.config)), start.frozen,
-        start.anchor, parts.stages, parts.processes)
+    self._fixed = Fixed(
+        sampling=None, anchor=start.anchor, frozen=(start.frozen,),
+        loss=parts.replicate(choices.loss_params(parts.config)))
     sampler.follow(self)
 
   @process_state.narrow()
@@ -411,7 +410,8 @@ class Learner:
     rows = rows_lib.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = step_lib.run_rounds(
-        self._learning, (self.state,), table, batch.tokens, [rows],
+        self.parts, self._fixed, (self.state,),
+        rows_lib.Buffer(table, batch.tokens), [rows],
         self.parts.stages.selection.select, None, step_lib.RunCounts(
             self.steps, self.steps, int(self.state.step)))
     self.state, = outcome.learners
@@ -439,7 +439,7 @@ class Learner:
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = rows_lib.with_scores(
-        self._learning, table, tokens.replace(**asked),
+        self.parts, self._fixed, table, tokens.replace(**asked),
         rows_lib.masked_indices(
             batch.trained, parts.programs.scored_rows),
         (self.state.params,))

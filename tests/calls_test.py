@@ -149,7 +149,7 @@ def test_a_step_is_the_update_of_the_learner_alone(learner):
   plan = parts.programs.learner.plan(
       row % 10, samples.rows.prompt_length, length)
   wanted, metrics = parts.programs.learner.update(
-      state, batch, plan, learner._learning.loss)
+      state, batch, plan, learner._fixed.loss)
   got = learner.step(samples.batch(values(samples)))
   assert tiny.same(learner.state, wanted)
   assert got['update/loss'] == float(metrics['loss']) != 0

@@ -23,6 +23,7 @@ from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.curriculum import order
 from jaxrl_llm.loop import flops
 from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.prepare import build, choices, stages
 from jaxrl_llm.sharding import cpu
@@ -91,7 +92,7 @@ def main() -> None:
     params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = state_lib.init_state(
       parts, parts.programs.learner.init(params))
-  fixed = state_lib.Fixed(
+  fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(config)), anchor=None)
   # Not the kept one: the machine may have been busy when it was measured.

@@ -23,7 +23,8 @@ from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
 from jaxrl_llm.loop import flops, step_metrics
 from jaxrl_llm.loop import rows as rows_lib
-from jaxrl_llm.loop.state import complete, Fixed, init_state, RunState
+from jaxrl_llm.loop.parts import Fixed
+from jaxrl_llm.loop.state import complete, init_state, RunState
 from jaxrl_llm.loop.step import take_step
 from jaxrl_llm.monitoring import (
   compiles,

@@ -9,7 +9,6 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner.loss import LossParams
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models.config import ModelConfig
@@ -87,25 +86,6 @@ class Programs(NamedTuple):
     return -(-self.stages.curriculum.max_requests // shards) * shards
 
 
-class Learning(NamedTuple):
-  """Learner and its fixed inputs, the same in every step.
-
-  Attributes:
-    learner: the programs `score` and `update`, and their plans.
-    loss: hyperparameters of the loss, on the devices.
-    frozen: the policy's parameters that are not trained, or None.
-    anchor: parameters of the KL penalty's frozen model, or None.
-    stages: their needs and settings.
-    processes: who holds which rows.
-  """
-  learner: learner_lib.LearnerPrograms
-  loss: LossParams
-  frozen: Any
-  anchor: Any
-  stages: Stages
-  processes: Processes
-
-
 class Parts(NamedTuple):
   """The parts of a run.
 
@@ -171,3 +151,18 @@ class Parts(NamedTuple):
   def replicate(self, tree: Any) -> Any:
     """Puts a tree of host values on every device of the learner, whole."""
     return processes_lib.replicate(tree, self.programs.learner_mesh)
+
+
+class Fixed(NamedTuple):
+  """Device values that are the same in every step.
+
+  Attributes:
+    sampling: SamplingParams, but for the temperature of a schedule.
+    loss: LossParams.
+    anchor: parameters of the KL penalty's frozen model, or None.
+    frozen: for each player, parameters that are not trained, or None.
+  """
+  sampling: Any
+  loss: Any
+  anchor: Any
+  frozen: tuple[Any, ...] = (None,)

@@ -15,7 +15,7 @@ from jaxrl_llm.base import schedules
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.advantages import WaveSignal
-from jaxrl_llm.loop.parts import Learning
+from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.types import (
@@ -366,13 +366,13 @@ def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
 
 
 def with_scores(
-    learning: Learning, table: Table, tokens: RolloutTokens, rows: np.ndarray,
-    players: tuple[Any, ...]) -> RolloutTokens:
+    parts: Parts, fixed: Fixed, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray, players: tuple[Any, ...]) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
-    learning: its loss has the temperature of all policies, if the table has
-      none.
+    parts, fixed: programs, and the loss, which has the temperature of all
+      policies if the table has none.
     table: R rows.
     tokens: the same rows. Of their old log-probs, anchor log-probs, actor
       log-probs and normalisers, the arrays that are there are filled.
@@ -384,13 +384,13 @@ def with_scores(
     The rollouts with the scores of these rows, each at the home of its row. The
     likeliest tokens are left out if the normalisers were all that they are for.
   """
-  processes = learning.processes
+  processes = parts.processes
   plain = tokens.replace(top_ids=None, top_logprobs=None)
   # The actor's pass costs as much as it is large: only where it is asked for.
   pair = len(players) > 1 and not (
       tokens.actor_logprobs is None and tokens.z is None)
   models = {'old_logprobs': players if pair else players[0],
-            'anchor_logprobs': learning.anchor}
+            'anchor_logprobs': fixed.anchor}
   models = {name: params for name, params in models.items()
             if getattr(tokens, name) is not None}
   scored = plain if tokens.z is not None else tokens
@@ -400,17 +400,17 @@ def with_scores(
   placed = processes.place(rows, table.shard)
   mine = placed[processes.positions(len(rows))]
   real = mine >= 0
-  planned = plan(learning, table, placed, placed >= 0)
+  planned = plan(parts, table, placed, placed >= 0)
   for name, params in models.items():
     # Only this call needs top-k lists, the largest arrays of a batch.
     needs_top = name == 'old_logprobs' and tokens.z is not None
-    kept = learning.stages.needs.scored if needs_top else ('experts',)
+    kept = parts.stages.needs.scored if needs_top else ('experts',)
     batch = processes.shard_rows(learner_batch(
         tokens.only(kept), mine,
         np.zeros(len(mine)), np.ones(len(mine), bool),
         temperature=table.at(mine).temperature), len(rows))
-    scores = processes.fetch_rows(learning.learner.score(
-        params, batch, planned, learning.loss, learning.frozen))
+    scores = processes.fetch_rows(parts.programs.learner.score(
+        params, batch, planned, fixed.loss, fixed.frozen[0]))
     for field, values in scores._asdict().items():
       if field == 'logprobs':
         field = name
@@ -424,14 +424,14 @@ def with_scores(
 
 
 def plan(
-    learning: Learning, table: Table, rows: np.ndarray,
+    parts: Parts, table: Table, rows: np.ndarray,
     needed: np.ndarray) -> packing.Plan:
   """Plans the microbatches of `rows`, of which some are `needed`."""
   facts = table.at(rows)
   return processes_lib.replicate(
-      learning.learner.plan(facts.group, facts.prompt_length,
+      parts.programs.learner.plan(facts.group, facts.prompt_length,
                             np.where(needed, facts.length, 0)),
-      learning.processes.learner_mesh)
+      parts.processes.learner_mesh)
 
 
 # Columns of which others of a batch are made.

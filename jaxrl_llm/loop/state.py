@@ -1,4 +1,4 @@
-"""State of a run between two steps, and values that no step changes."""
+"""State of a run between two steps."""
 
 import io
 from typing import Any, NamedTuple
@@ -46,21 +46,6 @@ class RunState(NamedTuple):
   def learner(self) -> TrainState:
     """The policy's learner."""
     return self.learners[0]
-
-
-class Fixed(NamedTuple):
-  """Device values that are the same in every step.
-
-  Attributes:
-    sampling: SamplingParams, but for the temperature of a schedule.
-    loss: LossParams.
-    anchor: parameters of the KL penalty's frozen model, or None.
-    frozen: for each player, parameters that are not trained, or None.
-  """
-  sampling: Any
-  loss: Any
-  anchor: Any
-  frozen: tuple[Any, ...] = (None,)
 
 
 def init_state(

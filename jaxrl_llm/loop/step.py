@@ -20,10 +20,9 @@ from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import flops, lag, rollout, step_metrics, turns
 from jaxrl_llm.loop import rows as rows_lib
-from jaxrl_llm.loop.parts import Learning, Parts
+from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.state import (
   digests,
-  Fixed,
   raise_not_finite,
   RunState,
   SELECTION,
@@ -281,7 +280,7 @@ def _scored(
     wave: rows_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
   """Returns the tokens of a wave with the scores of these rows."""
   return rows_lib.with_scores(
-      _learning(parts, fixed), *wave, rows,
+      parts, fixed, *wave, rows,
       tuple(player.params for player in state.learners))
 
 
@@ -335,7 +334,7 @@ def learn(
 
   with timer('update'):
     learned = run_rounds(
-        _learning(parts, fixed), state.learners, absorbed.table, tokens,
+        parts, fixed, state.learners, rows_lib.Buffer(absorbed.table, tokens),
         absorbed.batches, select, absorbed.selection, RunCounts(
             state.step, state.rounds, int(jax.device_get(state.learner.step))))
     return learned, rows_lib.keep(
@@ -344,16 +343,16 @@ def learn(
 
 
 def run_rounds(
-    learning: Learning, learners: tuple[TrainState, ...], table: Table,
-    tokens: RolloutTokens, batches_of_step: Sequence[np.ndarray],
+    parts: Parts, fixed: Fixed, learners: tuple[TrainState, ...],
+    buffer: rows_lib.Buffer, batches_of_step: Sequence[np.ndarray],
     select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
-    learning: programs and hyperparameters.
+    parts, fixed: programs and hyperparameters.
     learners: states of the players before; they are donated.
-    table: C rows; it has the advantages.
-    tokens: the same rows. Those used away from their home are written there.
+    buffer: C rows, with advantages. Tokens used away from their home are
+      written there.
     batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
       or not valid.
     select: `types.Selection.select`.
@@ -368,9 +367,10 @@ def run_rounds(
     FloatingPointError: SKIPPED_LIMIT consecutive updates had a loss or gradient
       that is not finite; the last mini-batch is saved.
   """
-  settings, metrics, picked = learning.stages.settings, [], []
+  (table, tokens), settings = buffer, parts.stages.settings
+  metrics, picked = [], []
   behaviour_params = None
-  if learning.stages.needs.behaviour_params and batches_of_step:
+  if parts.stages.needs.behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
     behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
   state = learners if len(learners) > 1 else learners[0]
@@ -390,7 +390,7 @@ def run_rounds(
         real, updates - table.policy_step[real], number - table.round[real],
         table.usage[real]))
     state, table, of_round = _update(
-        learning, state, table, tokens, rows, behaviour_params,
+        parts, fixed, state, table, tokens, rows, behaviour_params,
         counts._replace(rounds=number))
     metrics += of_round
   return RoundsOutcome(
@@ -399,7 +399,7 @@ def run_rounds(
 
 
 def _update(
-    learning: Learning, state: Any, table: Table, tokens: RolloutTokens,
+    parts: Parts, fixed: Fixed, state: Any, table: Table, tokens: RolloutTokens,
     rows: np.ndarray, behaviour_params: Any, counts: RunCounts,
 ) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
@@ -408,27 +408,27 @@ def _update(
     The state after the steps; the table with their usage, and the latest
     entropies and clip shares; the metrics of each optimiser step.
   """
-  settings, processes = learning.stages.settings, learning.processes
+  settings, processes = parts.stages.settings, parts.processes
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
   facts = dict(
       entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
-  parts = [
+  split = [
       processes.place(part, table.shard) for part in rows_lib.minibatches(
           rows, size=settings.minibatch, epochs=settings.epochs,
           seed=(settings.seed, counts.rounds))]
-  away = [processes.surplus(part, table.shard) for part in parts]
+  away = [processes.surplus(part, table.shard) for part in split]
   if away:  # in one exchange: each is a wait for the slowest process
     processes.exchange(
         np.unique(np.concatenate(away)), table.shard, tokens)
-  for part in phases.counted(parts, 'optimiser steps'):
-    batch = _minibatch(learning, table, tokens, part)
+  for part in phases.counted(split, 'optimiser steps'):
+    batch = _minibatch(parts, table, tokens, part)
     here = table.at(part)
     trained = here.trained & (here.length > 0)
-    state, result = learning.learner.update(
+    state, result = parts.programs.learner.update(
         state, processes.shard_rows(batch, len(part)),
-        rows_lib.plan(learning, table, part, trained), learning.loss,
-        learning.frozen, behaviour_params)
+        rows_lib.plan(parts, table, part, trained), fixed.loss,
+        fixed.frozen[0], behaviour_params)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       facts[name][part[trained]] = values[trained]
@@ -439,11 +439,11 @@ def _update(
 
 
 def _minibatch(
-    learning: Learning, table: Table, tokens: RolloutTokens,
+    parts: Parts, table: Table, tokens: RolloutTokens,
     rows: np.ndarray) -> LearnerBatch:
   """Makes the rows of a mini-batch that this process's devices hold."""
-  mine = rows[learning.processes.positions(len(rows))]
-  stages, facts = learning.stages, table.at(mine)
+  mine = rows[parts.processes.positions(len(rows))]
+  stages, facts = parts.stages, table.at(mine)
   needed = stages.needs.updated
   further = {name: x for name, x in facts.columns.items()
              if name in needed and name not in tokens.declared}
@@ -453,13 +453,6 @@ def _minibatch(
                                    1).astype(np.uint32)
   return rows_lib.learner_batch(
       tokens, mine, facts.advantage, facts.trained, **further)
-
-
-def _learning(parts: Parts, fixed: Fixed) -> Learning:
-  """Returns what scores and updates are made with."""
-  return Learning(
-      parts.programs.learner, fixed.loss, fixed.frozen[0], fixed.anchor,
-      parts.stages, parts.processes)
 
 
 def _with_scores(

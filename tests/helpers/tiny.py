@@ -16,6 +16,7 @@ from jaxrl_llm import train
 from jaxrl_llm.base import phases
 from jaxrl_llm.jobs import train as loop
 from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.prepare import build, choices, describe, stages
 from jaxrl_llm.prepare import programs as programs_lib
 from jaxrl_llm.rewards import Verdict
@@ -185,7 +186,7 @@ def begin(parts: build.Parts):
       for number in range(len(parts.programs.players))]
   state = state_lib.init_state(parts, parts.programs.learner.init(
       *(start.params for start in starts)))
-  fixed = state_lib.Fixed(
+  fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
       starts[0].anchor, tuple(start.frozen for start in starts))
   return state, fixed, parts.programs.policy.to_sampling(

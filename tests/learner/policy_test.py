@@ -14,6 +14,7 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
 from jaxrl_llm.loop import state as state_lib
+from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.models import flops, lora, transformer
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.prepare import build, choices
@@ -260,7 +261,7 @@ def steps(sizes, **fields):
   parts = watched.parts
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   before = jax.device_get(start.frozen)
-  fixed = state_lib.Fixed(
+  fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
       start.anchor, (start.frozen,))
   state = state_lib.init_state(parts, parts.programs.learner.init(start.params))

@@ -112,13 +112,14 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       settings=types.SimpleNamespace(
           seed=0, drop_zero_advantage=drop, minibatch=6, epochs=1),
       needs=types.SimpleNamespace(behaviour_params=False, updated={}))
-  learning = parts.Learning(
-      types.SimpleNamespace(plan=plan, update=update), loss=None, frozen=None,
-      anchor=None, stages=stages,
-      processes=processes.make_processes(
+  run = types.SimpleNamespace(
+      programs=types.SimpleNamespace(
+          learner=types.SimpleNamespace(plan=plan, update=update)),
+      stages=stages, processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = step.run_rounds(
-      learning, (None,), table, tokens, [ROWS],
+      run, parts.Fixed(None, None, None), (None,),
+      rows_lib.Buffer(table, tokens), [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
       step.RunCounts(steps=0, rounds=5, updates=3))
   batch, = batches
