@@ -213,9 +213,11 @@ def execute(
   if register:
     sys.modules[name] = module
   EXECUTING.append(file)
+  # The user's code may be in another folder than the run.
+  whole = file.absolute()
   try:
     with blamed(f'{file} cannot be imported', at=str(file)):
-      _check_text(file)
+      _check_text(file, whole.read_bytes())
       spec.loader.exec_module(module)
   except BaseException:
     if register:
@@ -226,9 +228,8 @@ def execute(
   return module
 
 
-def _check_text(file: pathlib.Path) -> None:
+def _check_text(file: pathlib.Path, data: bytes) -> None:
   """Raises SyntaxError with the line of a byte that no program may have."""
-  data = file.read_bytes()
   try:
     importlib.util.decode_source(data)
     fault, at = 'there is a NUL byte', data.find(0)

@@ -1,6 +1,7 @@
 """Tests of the process of a run beside the user's code."""
 
 import os
+import pathlib
 import resource
 import signal
 import subprocess
@@ -160,6 +161,16 @@ def test_the_users_code_finds_its_own_folder_again(tmp_path, monkeypatch):
   with process_state.code():
     assert os.path.basename(os.getcwd()) == 'a'
   monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_is_found_from_the_folder_of_the_run(tmp_path, monkeypatch):
+  """Also after the user's code went to another one."""
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'mine.py').write_text('VALUE = 7')
+  monkeypatch.chdir(tmp_path)
+  with process_state.code():
+    os.chdir('a')
+  assert own_code.execute(pathlib.Path('mine.py'), 'mine').VALUE == 7
 
 
 def test_a_folder_that_is_gone(tmp_path, monkeypatch):
