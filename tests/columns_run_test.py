@@ -68,8 +68,10 @@ def test_a_run_with_columns_by_token_goes_on(tmp_path):
   assert 0 < trained[0]['near/gap'] < trained[-1]['near/gap']
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_on_eight_devices_and_resumed_with_two_processes(tmp_path):
+  """Each process is the home of the rows of four devices."""
   fields = {**FIELDS, 'steps': 3, 'mesh__data': 8}
   run = dict(
       module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
