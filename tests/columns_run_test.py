@@ -1,6 +1,7 @@
 """Runs of a user's functions that name columns, from tests/outside."""
 
 import shutil
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,10 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.learner import advantages, loss
 from jaxrl_llm.learner.options import LossChoices
+from jaxrl_llm.loop import rows
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.prepare import stages
-from jaxrl_llm.types import LearnerBatch
+from jaxrl_llm.types import LearnerBatch, RolloutTokens, Table
 from tests import processes_test, resume_test, seams_test
 from tests.helpers import devices, many, stage_runs, tiny
 from tests.outside import columns
@@ -302,3 +304,42 @@ def test_a_loop_of_ones_own_has_fewer_columns(tmp_path):
   learner = jaxrl_llm.Learner(sampler, term=near, term_weight=0.25)
   metrics = learner.step(sampler.sample(['ab'], 2).batch([1.0, -1.0]))
   assert metrics['near/moved'] == 0 and np.isfinite(metrics['update/loss'])
+
+
+def test_a_term_is_added_with_the_weights_of_the_tokens():
+  """sum_t w_t X_t more than without it, masked tokens left out."""
+  mask = np.array([[True, True, False], [True, False, False]])
+  x = np.arange(6, dtype=np.float32).reshape(2, 3) / 8  # exact in float32
+  batch = LearnerBatch(
+      tokens=np.zeros((2, 5)), prompt_length=np.ones(2), mask=mask,
+      response_length=mask.sum(1), advantages=np.ones(2, np.float32),
+      behaviour_logprobs=x)
+  numbers = loss.LossParams(
+      entropy_bonus=0.0, kl_coef=0.0, temperature=1.0, budget=3.0,
+      objective=dict(clip_low=0.2, clip_high=0.2), importance={},
+      term=dict(factor=2.0))
+  term = lambda new, old, entropy, mask, *, factor: factor * entropy + 1.0
+  with_term, without = (
+      loss.weighted_sum(
+          x, x, batch, np.full((2, 3), 0.5), numbers,
+          cfg=LossChoices(term=chosen))[0] for chosen in (term, 'none'))
+  assert with_term - without == 0.5 * (2 * (0 + 1 / 8 + 3 / 8) + 3)
+
+
+def test_turns_of_a_wave_are_columns():
+  table = Table(
+      turn_start=np.zeros((2, 3), np.int32),
+      turn_length=np.zeros((2, 3), np.int32),
+      turn_rewards=np.zeros((2, 3), np.float32))
+  rows._add_turns(table, types.SimpleNamespace(
+      turns=[[(0, 2, 0.5), (4, 3, 1.0)], [(0, 5, 0.25)]]))
+  assert table.turn_start.tolist() == [[0, 4, 0], [0, 0, 0]]
+  assert table.turn_length.tolist() == [[2, 3, 0], [5, 0, 0]]
+  assert table.turn_rewards.tolist() == [[.5, 1, 0], [.25, 0, 0]]
+
+
+def test_a_name_is_of_tokens_or_of_rows():
+  """Facts about rows are the table's, the same in every process."""
+  assert 'truncated' not in RolloutTokens.declared
+  assert LearnerBatch.declared['truncated'].axes == ''
+  assert LearnerBatch.declared['entropy'].axes == 'T'
