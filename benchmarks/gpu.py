@@ -38,7 +38,7 @@ import numpy as np
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer, options
-from jaxrl_llm.learner.loss import LossParams
+from jaxrl_llm.learner.update import LossParams
 from jaxrl_llm.loop.flops import matmul_rate
 from jaxrl_llm.models import flops, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
@@ -180,13 +180,12 @@ def measure_update(
   """Times one optimiser step on rows without padding."""
   prompt = sizes.row // 64
   response = sizes.row - prompt
+  policy = learner_lib.PlayerModel(
+      cfg, optimizer.make_optimizer(options.OptimizerConfig(), steps=100))
   programs = learner_lib.make_learner(
-      cfg, learner_lib.LearnerConfig(
+      {'policy': policy}, learner_lib.LearnerConfig(
           tokens=microbatch * (sizes.row - 1), max_prompt=prompt,
-          max_response=response,
-          remat=remat, attention=sizes.attention),
-      optimizer.make_optimizer(
-          options.OptimizerConfig(), steps=100))
+          max_response=response, remat=remat, attention=sizes.attention))
   full = lambda value, *shape: np.full((sizes.rows, *shape), value)
   batch = jax.device_put(LearnerBatch(
       tokens=tokens(cfg, sizes.rows, sizes.row),

@@ -16,10 +16,10 @@ import optax
 from benchmarks.rl_step import markdown
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.update import LossParams, TrainState
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import obrs
@@ -238,29 +238,32 @@ class Learning(NamedTuple):
 
 def score_program(
     learner: learner_lib.LearnerPrograms, params: Any, batch: LearnerBatch,
-    loss: loss_lib.LossParams):
+    loss: LossParams):
   """Returns compiled (params) -> Scores."""
   plan = learners.plan(learner, batch)
-  program = learner.score.lower(params, batch, plan, loss).compile()
+  program = learner.score.lower(
+      {POLICY: params}, batch, plan, loss).compile()
   batch, plan = jax.device_put((batch, plan))
-  return lambda params: program(params, batch, plan, loss)
+  return lambda params: program({POLICY: params}, batch, plan, loss)
 
 
 def update_program(
     learner: learner_lib.LearnerPrograms, batch: LearnerBatch,
-    loss: loss_lib.LossParams, actor: Any, shared: Shared):
+    loss: LossParams, actor: Any, shared: Shared):
   """Returns compiled () -> metrics, which updates `shared`, and its program."""
   plan = learners.plan(learner, batch)
   program = learner.update.lower(
       learner.state, batch, plan, loss, None, actor).compile()
   batch, plan = jax.device_put((batch, plan))
-  calibration = rejection_lib.init() if learner.state.calibration else None
+  calibration = rejection_lib.init() if (
+      learner.state[POLICY].calibration) else None
 
   def update():
     nonlocal calibration
-    shared.state, metrics = program(
-        shared.state.replace(calibration=calibration), batch, plan, loss, None,
-        actor)
+    new, metrics = program(
+        {POLICY: shared.state.replace(calibration=calibration)}, batch, plan,
+        loss, None, actor)
+    shared.state = new[POLICY]
     calibration = shared.state.calibration
     jax.block_until_ready(shared.state)
     return metrics
@@ -277,7 +280,8 @@ def learning(size: Size) -> Learning:
   losses = {name: choices.loss_params(c) for name, c in configs.items()}
   made = {
       name: learner_lib.make_learner(
-          size.model, choices.learner_config(c), optimizer)
+          {POLICY: learner_lib.PlayerModel(size.model, optimizer)},
+          choices.learner_config(c))
       for name, c in configs.items()}
 
   init = jax.jit(functools.partial(transformer.init, cfg=size.model))
@@ -297,7 +301,7 @@ def learning(size: Size) -> Learning:
   np.testing.assert_allclose(scored.z.mean(), expected['topk'], rtol=5e-3)
   np.testing.assert_allclose(scored.logprobs, bare.logprobs, atol=1e-3)
 
-  shared = Shared(made['plain'].init(params))
+  shared = Shared(made['plain'].init(params)[POLICY])
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
   for name, learner in made.items():

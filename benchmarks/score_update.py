@@ -25,8 +25,8 @@ import optax
 
 from benchmarks.rl_step import machine, markdown
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.types import LearnerBatch
@@ -37,7 +37,7 @@ RESULT = pathlib.Path(__file__).parent / 'results/score_update.md'
 TOKENS, CHUNKS = (1500, 2400, 8000), (None, 256)
 LENGTHS = (60, 300, 600, 601, 1100, 1500)
 PROMPT = 20
-LOSS = jax.tree.map(np.float32, loss_lib.LossParams(
+LOSS = jax.tree.map(np.float32, update_lib.LossParams(
     temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=1.0,
     objective=dict(clip_low=0.2, clip_high=0.2), importance={}))
 
@@ -81,7 +81,7 @@ def bound(cfg: ModelConfig, safety: float = 4.0) -> float:
 
 def learner(cfg: ModelConfig, tokens, chunk, longest: int):
   """Returns the programs for rows of at most `longest` tokens."""
-  return learner_lib.make_learner(
+  return learners.make(
       cfg, learner_lib.LearnerConfig(
           tokens=tokens, max_prompt=PROMPT, max_response=longest - PROMPT,
           vocab_chunk=chunk),

@@ -28,7 +28,8 @@ from jaxrl_llm.base import own_code, plain, process_state, schedules
 from jaxrl_llm.base.tokenizer import is_bare, Tokenizer
 from jaxrl_llm.config import names as names_lib
 from jaxrl_llm.evaluation import responses as responses_lib
-from jaxrl_llm.loop import rollout, step_metrics
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.loop import rollout, scores, step_metrics
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import step as step_lib
 from jaxrl_llm.loop.parts import Fixed
@@ -363,9 +364,9 @@ class Learner:
     self.sampler, self.steps = sampler, 0
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
-    self.state = parts.programs.learner.init(start.params)
+    self.state = parts.programs.learner.init(start.params)[POLICY]
     self._fixed = Fixed(
-        sampling=None, anchor=start.anchor, frozen=(start.frozen,),
+        sampling=None, anchor=start.anchor, frozen={POLICY: start.frozen},
         loss=parts.replicate(choices.loss_params(parts.config)))
     sampler.follow(self)
 
@@ -410,11 +411,11 @@ class Learner:
     rows = rows_lib.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = step_lib.run_rounds(
-        self.parts, self._fixed, (self.state,),
+        self.parts, self._fixed, {POLICY: self.state},
         rows_lib.Buffer(table, batch.tokens), [rows],
         self.parts.stages.selection.select, None, step_lib.RunCounts(
             self.steps, self.steps, int(self.state.step)))
-    self.state, = outcome.learners
+    self.state = outcome.learners[POLICY]
     self.steps += 1
     cpu.return_memory()
     return step_metrics.of_updates(outcome.metrics)
@@ -438,11 +439,11 @@ class Learner:
         name: np.zeros(tokens.response.shape, np.float32)
         for name in needed if needed[name] and getattr(tokens, name) is None}
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
-    scored = rows_lib.with_scores(
+    scored = scores.with_scores(
         self.parts, self._fixed, table, tokens.replace(**asked),
         rows_lib.masked_indices(
             batch.trained, parts.programs.scored_rows),
-        (self.state.params,))
+        {POLICY: self.state})
     return batch._replace(tokens=tokens.replace(
         **{name: getattr(scored, name) for name in missing}))
 
@@ -522,7 +523,7 @@ def load(folder: str, learner: Learner) -> dict[str, Any] | None:
   parts = learner.parts
   found = checkpoint.restore(
       paths.absolute(folder) / 'checkpoints',
-      {'learners': (parts.programs.learner.state,)},
+      {'learners': (parts.programs.learner.state[POLICY],)},
       differs=lambda saved: config_lib.resume_conflicts(
           saved, describe.described(parts)))
   if found is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss, optimizer, options
+from jaxrl_llm.learner import optimizer, options, update
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.models import transformer
@@ -34,12 +34,12 @@ def main(steps=61, show=print):
   sample = jax.jit(lambda *args: generate.generate(
       *args, cfg=model, sampler=generate.SamplerConfig(
           slots=P * N, max_response=T, stop_ids=tokenizer.stop_ids)))
+  policy = learner_lib.PlayerModel(model, optimizer.make_optimizer(
+      options.OptimizerConfig(learning_rate=5e-4), steps))
   learner = learner_lib.make_learner(
-      model, learner_lib.LearnerConfig(
-          tokens=P * N, max_prompt=L, max_response=T, samples=N),
-      optimizer.make_optimizer(
-          options.OptimizerConfig(learning_rate=5e-4), steps))
-  hyper = loss.LossParams(
+      {'policy': policy}, learner_lib.LearnerConfig(
+          tokens=P * N, max_prompt=L, max_response=T, samples=N))
+  hyper = update.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})
   state = learner.init(transformer.init(key, model))
@@ -51,7 +51,8 @@ def main(steps=61, show=print):
     # Each sample has a number of its own: a digit may come twice in a step.
     row, number = np.repeat(np.arange(P), N), np.arange(P * N)
     rollouts, _ = jax.device_get(sample(
-        state.params, Queue(prompts, rollout.requests(row, number, T), P * N),
+        state['policy'].params,
+        Queue(prompts, rollout.requests(row, number, T), P * N),
         jax.random.fold_in(key, step), SamplingParams(), step))
     texts = rollout.decode(rollouts, tokenizer)
     rewards = np.array([

@@ -139,7 +139,7 @@ def test_a_run_without_an_actor_has_none(
 
 
 def test_the_models_of_the_players_have_their_own_weights(built):
-  parts = describe.of_player(built, 1)
+  parts = describe.of_player(built, 'actor')
   config = parts.config
   assert config.model.width == 16 and config.actor.model.preset is None
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
@@ -185,8 +185,9 @@ def test_an_actor_that_does_not_learn_writes_under_tis(monkeypatch):
   state, fixed, _ = tiny.begin(watched.parts)
   before = jax.device_get(state.learners)
   state, report = train.take_step(watched.parts, state, fixed, timing.Timer())
-  assert tiny.same(state.learners[1].params, before[1].params)
-  assert not tiny.same(state.learners[0].params, before[0].params)
+  assert tiny.same(state.learners['actor'].params, before['actor'].params)
+  assert not tiny.same(
+      state.learners['policy'].params, before['policy'].params)
   batch = watched.batches[0]
   assert batch.actor_logprobs is None
   # Two models, not one that is computed twice; and some weights are cut.
@@ -212,7 +213,7 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
     assert part in said, said
   parts = build.parts(hf_config(tmp_path, policy, same, lora__rank=2))
   assert {'problems', 'model', 'actor'} == parts.contents.keys()
-  assert describe.of_player(parts, 1).contents['model'] == (
+  assert describe.of_player(parts, 'actor').contents['model'] == (
       parts.contents['actor'])
   assert parts.config.actor.model.dtype == 'float32'
   parts.close()

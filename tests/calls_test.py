@@ -65,7 +65,7 @@ def learner(made):
 def begun(learner, state):
   """Puts a learner and its sampler back to a state of the beginning."""
   learner.state = jax.device_put(state, jax.tree.map(
-      lambda x: x.sharding, learner.parts.programs.learner.state))
+      lambda x: x.sharding, learner.parts.programs.learner.state['policy']))
   learner.steps = learner.sampler.calls = 0
   return learner
 
@@ -149,9 +149,9 @@ def test_a_step_is_the_update_of_the_learner_alone(learner):
   plan = parts.programs.learner.plan(
       row % 10, samples.rows.prompt_length, length)
   wanted, metrics = parts.programs.learner.update(
-      state, batch, plan, learner._fixed.loss)
+      {'policy': state}, batch, plan, learner._fixed.loss)
   got = learner.step(samples.batch(values(samples)))
-  assert tiny.same(learner.state, wanted)
+  assert tiny.same(learner.state, wanted['policy'])
   assert got['update/loss'] == float(metrics['loss']) != 0
   assert got['update/tokens'] == length.sum()
 

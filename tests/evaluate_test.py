@@ -357,9 +357,9 @@ def test_held_out_problems_can_be_a_few(asked, monkeypatch, trained, tmp_path):
 def test_the_program_evaluates_the_checkpoints_parameters(
     parts, reuse, trained, monkeypatch):
   reuse(parts)
-  like = state_lib.init_state(parts, parts.programs.learner.state)
+  like = state_lib.init_state(parts, parts.programs.learner.state).listed
   saved = checkpoint.restore(trained / 'checkpoints', like, best=True)
-  params, seen = saved.state.learner.params, []
+  params, seen = saved.state.named.learner.params, []
 
   def collect(path, parts, source, *_, **__):
     seen.append(source.params)

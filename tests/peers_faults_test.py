@@ -298,7 +298,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   def no_learner(*args, **kwargs):
     state = types.SimpleNamespace
     return learner_make(*args, **kwargs)._replace(
-        init=lambda params: state(params=params),
+        init=lambda params: {'policy': state(params=params)},
         update=lambda state, *_: (state, {'loss': np.zeros(())}))
 
   monkeypatch.setattr(build, 'parts', built)

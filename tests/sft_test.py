@@ -129,7 +129,8 @@ def test_loss_and_gradient_are_those_of_transformers(
   _, rounded = reference(origin, data, 0, torch.float32)
   np.testing.assert_allclose(float(metrics['loss']), loss, rtol=1e-5)
   moved = jax.tree.map(
-      lambda a, b: (a - np.asarray(b)) / rate, before, after.params)
+      lambda a, b: (a - np.asarray(b)) / rate, before,
+      after['policy'].params)
   names = set()
   for name, grad in hf.tensors(
       jax.tree.map(jax.numpy.asarray, moved), parts.programs.model):
@@ -333,7 +334,7 @@ def test_its_update_is_compiled_ahead_of_time(parts, fields, phases):
   assert [*found] == phases
   (state, batch, *_), _ = found['sft']().args_info
   assert batch.tokens.shape == (8, 12) and batch.mask.shape == (8, 11)
-  adapters = any('_lora_' in name for name in state.params['layers'])
+  adapters = any('_lora_' in name for name in state['policy'].params['layers'])
   assert adapters == ('lora__rank' in fields)
 
 

@@ -71,7 +71,7 @@ def recorded(patch, count, **fields):
     return learner_batch(tokens, rows, *args, **options)
 
   def update(state, batch, *rest):
-    params = jax.device_get(state.params)
+    params = jax.device_get(state['policy'].params)
     state, metrics = plain.programs.learner.update(state, batch, *rest)
     updates.append(Update(
         params, jax.device_get(batch), tables.names(now['table'], now['rows']),

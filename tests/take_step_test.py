@@ -413,8 +413,8 @@ def test_three_in_a_row_stop_the_run(
   steps = checkpoint.steps(root)
   assert steps[-1] == 5
   assert all(checkpoint.fault(root / str(step)) is None for step in steps)
-  like = state_lib.init_state(parts, parts.programs.learner.state)
-  third = checkpoint.restore(root, like).state
+  like = state_lib.init_state(parts, parts.programs.learner.state).listed
+  third = checkpoint.restore(root, like).state.named
   assert int(third.learner.step) == 3 and int(third.learner.skipped) == 2
   # Mended, the same command goes on.
   reuse(parts)

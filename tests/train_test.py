@@ -70,7 +70,7 @@ STEP = {
     'held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
-    'grad_norm learning_rate tokens real_tokens real_tokens_limit real_flops '
+    'grad_norm learning_rate tokens real_tokens real_tokens_limit '
     'skipped skipped_in_row',
     'seconds': 'step propose sample verify batch score update reshard select',
     'speed': 'tokens_per_second flops flops_share flops_share/sample '

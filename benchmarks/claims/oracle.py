@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop import step as loop
 from jaxrl_llm.models import transformer
@@ -67,7 +67,7 @@ def slopes(
   """Returns [B] the derivative of each row's loss along a direction."""
   def loss(params, row):
     new = log_probs(params, row, temperature, model=model)
-    return jnp.sum(loss_lib.OBJECTIVES[objective](
+    return jnp.sum(update_lib.OBJECTIVES[objective](
         new, row.old_logprobs, row.advantages, row.mask, **hyperparameters
     ).loss)
 
@@ -111,7 +111,7 @@ def probe_gradient(
           FIRST + np.tile(np.arange(n), count), config.max_response))
   responses = rollout.respond(
       parts.sample, sampler.to_sampling(
-          state.learner.params, fixed.frozen[0]), call, parts.step_key(
+          state.learner.params, fixed.frozen['policy']), call, parts.step_key(
               parts.replicate(np.uint32(state.step))), fixed.sampling,
       tokenizer=task.tokenizer, processes=parts.processes)
   with jax.transfer_guard('allow'):

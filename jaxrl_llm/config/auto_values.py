@@ -30,7 +30,7 @@ def choices(config: ConfigDict) -> str:
   flat = flatten(config)
   return json.dumps({name: flat.get(name) for name in (
       *_LIMITS, *_CHOSEN, *(
-          f'{section}.{leaf}' for section in SECTIONS
+          f'{section}.{leaf}' for section in SECTIONS.values()
           for leaf in ('hf', 'dtype')))}, indent=1)
 
 
@@ -55,7 +55,7 @@ def with_saved_auto_values(config: ConfigDict) -> ConfigDict:
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _CHOSEN
                if flat[name] == AUTO and name in begun}
-    for section in SECTIONS:
+    for section in SECTIONS.values():
       name, kind = f'{section}.hf', f'{section}.dtype'
       if flat[name] and flat[kind] is None and begun.get(name) == flat[name]:
         taken[kind] = begun[kind]

@@ -1,18 +1,19 @@
 """Checks of fields against each other."""
 
 import re
-from typing import Callable, Iterable, Iterator
+from typing import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
 from jaxrl_llm.base import schedules
 from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config import plugs, values
-from jaxrl_llm.config.model import actor_model, model_config
+from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
+from jaxrl_llm.learner.options import ACTOR, POLICY
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 
 _MOST = 3  # sentences about one config
@@ -41,8 +42,9 @@ def validate(
   """
   values.check(flatten(config))
   check_options(config)
-  model, actor = (_found(of, config, hub) if models else None
-                  for of in (model_config, actor_model))
+  model = _found(config, POLICY, hub) if models else None
+  actor = _found(config, ACTOR, hub) if models and has_actor(
+      flatten(config)) else None
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
@@ -54,12 +56,10 @@ def validate(
     raise ValueError('\n'.join(faults))
 
 
-def _found(
-    of: Callable[..., ModelConfig | None], config: ConfigDict,
-    hub: bool) -> ModelConfig | None:
-  """Returns the model of a player; None if it has none, or not on disk."""
+def _found(config: ConfigDict, player: str, hub: bool) -> ModelConfig | None:
+  """Returns the model of a player; None if it is not on disk."""
   try:
-    return of(config, hub=hub)
+    return model_config(config, player, hub=hub)
   except NotOnDisk:
     return None
 

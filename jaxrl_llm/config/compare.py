@@ -55,7 +55,7 @@ def difference(
   for flat in (a, b):
     for field in table(flat).values():
       flat.setdefault(field.name, field.default)
-  for section in SECTIONS:
+  for section in SECTIONS.values():
     name, kind = f'{section}.hf', f'{section}.dtype'
     if a[name] and a[kind] is None:  # the run did not choose it
       a[kind] = b[kind]

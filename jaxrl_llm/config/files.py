@@ -105,7 +105,7 @@ def overridden(
       name: values.converted(fields[name], overrides[name])
       for name in CHOOSING if name in overrides}
   before = flat
-  for section in SECTIONS:
+  for section in SECTIONS.values():
     theirs = _text(flat[f'{section}.hf']).lower()
     if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
       flat = {

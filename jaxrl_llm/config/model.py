@@ -8,10 +8,11 @@ from ml_collections import ConfigDict
 from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.table import DEFAULTS, has_actor, table
 from jaxrl_llm.config.values import to_text
+from jaxrl_llm.learner.options import ACTOR, PLAYERS, POLICY
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
-PLAYERS = ('policy', 'actor')
-SECTIONS = ('model', 'actor.model')  # Those of the players.
+# Name of each player to the section of its model.
+SECTIONS = dict(zip(PLAYERS, ('model', 'actor.model')))
 # Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
 # are slower with it, 135 million faster.
 LARGE = 20_000_000
@@ -19,35 +20,36 @@ LARGE = 20_000_000
 _OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
 
 
-def model_config(config: ConfigDict, *, hub: bool = True) -> ModelConfig:
+def model_config(
+    config: ConfigDict, player: str = POLICY, *, hub: bool = True,
+) -> ModelConfig:
   """Returns the preset or `model.hf`, with fields that are not None replaced.
 
   Args:
     config: whole.
+    player: the one whose model it is.
     hub: whether the hub and buckets may be asked.
 
   Raises:
     ValueError: an unknown preset or model, or fields that do not fit together.
     NotOnDisk: the hub would have to be asked.
   """
-  return _of_section(config.model, 'model', hub)
+  given = config if player == POLICY else of_actor(config)
+  return _of_section(given.model, SECTIONS[player], hub)
 
 
 def is_large(config: ConfigDict) -> bool:
   """Returns whether a model is from a checkpoint or has many parameters."""
-  if any(flatten(config)[f'{section}.hf'] for section in SECTIONS):
+  if any(flatten(config)[f'{section}.hf'] for section in SECTIONS.values()):
     return True
-  models = model_config(config), actor_model(config)
   return any(
-      model.parameter_count() >= LARGE for model in models if model)
+      model.parameter_count() >= LARGE for model in models(config).values())
 
 
-def actor_model(
-    config: ConfigDict, *, hub: bool = True) -> ModelConfig | None:
-  """Returns `model_config` of the actor; None if it is the policy itself."""
-  if not has_actor(flatten(config)):
-    return None
-  return _of_section(of_actor(config).model, 'actor.model', hub)
+def models(config: ConfigDict) -> dict[str, ModelConfig]:
+  """Returns `model_config` of each player, by its name."""
+  actor = [ACTOR] if has_actor(flatten(config)) else []
+  return {name: model_config(config, name) for name in [POLICY, *actor]}
 
 
 def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:

@@ -45,7 +45,8 @@ def load(
   number = config_lib.PLAYERS.index(player)
   restored = checkpoint.restore(
       folder, {'learners': [
-          *[None] * number, {'params': parts.programs.learner.state.params}]},
+          *[None] * number,
+          {'params': parts.programs.learner.state['policy'].params}]},
       differs=lambda saved: [
           line for name, line in config_lib.difference(
               config_lib.of_player(saved, player), describe.described(parts),

@@ -154,11 +154,10 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     compiles.expect(['update'])
     said = []
     with contextlib.closing(parts):
-      for number in range(len(parts.programs.players)):
-        player = describe.of_player(parts, number)
-        folder = sft.FOLDER + '-actor' * number
+      for one in parts.programs.players:
+        player, folder = describe.of_player(parts, one), sft.folder(one)
         with contextlib.closing(SftFiles(player, display, workdir, folder, **{
-            one: config.log[one] for one in trackers.TRACKERS})) as files:
+            to: config.log[to] for to in trackers.TRACKERS})) as files:
           start_weights.start(
               player, files, resumed=False, name=folder, alone=True)
         said.append(files.said or f'{workdir.path / folder} was done before.')

@@ -21,8 +21,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.loop import flops, step_metrics
-from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.loop.state import complete, init_state, RunState
 from jaxrl_llm.loop.step import take_step
@@ -37,6 +37,7 @@ from jaxrl_llm.monitoring import (
 )
 from jaxrl_llm.monitoring import health as health_lib
 from jaxrl_llm.prepare import build, choices, describe, start_weights
+from jaxrl_llm.prepare import sft as sft_lib
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
 from jaxrl_llm.types import (
@@ -214,7 +215,7 @@ def _opened(
       keep=config.checkpoint.keep, timeout=config.checkpoint.timeout,
       channel=channel)
   restored = saver.restore(
-      init_state(parts, parts.programs.learner.state),
+      init_state(parts, parts.programs.learner.state).listed,
       differs=lambda saved: config_lib.resume_conflicts(
           saved, describe.described(parts)))
   gone, metrics_writer = lambda: False, metrics.NoWriter()
@@ -243,7 +244,7 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
   compiles.expect(describe.large_programs(parts))
   layout = describe.layout(parts) if parts.programs.mesh.size > 1 else ''
   display.note(describe.ends(parts) + describe.updates(parts) + layout)
-  if size := rows_lib.size(parts.stages):
+  if size := describe.buffer(parts.stages):
     display.note(size)
 
 
@@ -262,26 +263,26 @@ def _begin(
     display: display of the progress.
     workdir: folder of the run.
   """
-  starts = []
-  for number in range(len(parts.programs.players)):
-    player = describe.of_player(parts, number)
-    name = 'sft' + '-actor' * number
-    with phases.phase('weights' + ' of the actor' * number), sft.reported(
-        player, display, workdir, name) as report:
-      starts.append(start_weights.start(
-          player, report, resumed=bool(restored), name=name))
-  params, frozen, anchors = zip(*starts)
+  starts = {}
+  for name in parts.programs.players:
+    player, folder = describe.of_player(parts, name), sft_lib.folder(name)
+    with phases.phase(f'weights of the {name}'), sft.reported(
+        player, display, workdir, folder) as report:
+      starts[name] = start_weights.start(
+          player, report, resumed=bool(restored), name=folder)
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(parts.config)),
-      anchor=anchors[0], frozen=frozen)
+      anchor=starts[POLICY].anchor,
+      frozen={name: start.frozen for name, start in starts.items()})
   if not restored:
     # The hooks of step 0 evaluate the start weights, and save them.
-    return init_state(parts, parts.programs.learner.init(*params)), fixed, (
-        Notes(due=Output({}, [], '')))
+    state = init_state(parts, parts.programs.learner.init(*(
+        start.params for start in starts.values())))
+    return state, fixed, Notes(due=Output({}, [], ''))
   display.note(f'Going on from step {restored.step} of {parts.config.steps}.')
   host = restored.host
-  return restored.state, fixed, Notes(
+  return restored.state.named, fixed, Notes(
       host['start'], host['latest'], host['due'] and Output(**host['due']))
 
 
@@ -355,7 +356,7 @@ def _evaluate(run: Run, state: RunState) -> dict[str, float] | None:
     return None
   notes.latest = heldout.evaluate(
       run.parts, run.parts.programs.policy.to_sampling(
-          state.learner.params, run.fixed.frozen[0]), state.step)
+          state.learner.params, run.fixed.frozen[POLICY]), state.step)
   if not state.step:
     notes.start = notes.latest
   run.timer.take()  # An evaluation is no part of the next step.
@@ -417,7 +418,7 @@ def _save(
   complete(state, run.parts.processes)
   run.files.workdir.sync()  # A run that goes on has the rows up to it.
   run.files.saver.save(
-      state.step, state, _host(run), score=score, again=again)
+      state.step, state.listed, _host(run), score=score, again=again)
 
 
 def _host(run: Run) -> dict[str, Any]:

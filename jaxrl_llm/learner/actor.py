@@ -32,7 +32,6 @@ from typing import Any, Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.learner.loss import advantages_of
 from jaxrl_llm.learner.options import ActorChoices
 from jaxrl_llm.ops import importance, policy_losses
 from jaxrl_llm.ops.token_stats import TokenStats
@@ -94,7 +93,7 @@ def weighted_sum(
   sums = dict(actor_kl=kl)
   if cfg.ppo:
     policy = policy_losses.clip(
-        new, old, advantages_of(batch), mask, clip_low=params['clip_low'],
+        new, old, batch.advantages, mask, clip_low=params['clip_low'],
         clip_high=params['clip_high'])
     # F corrects from the sampler's numbers to the actor's before its update.
     weight = importance.correction(cfg.importance)(

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import packing, views
-from jaxrl_llm.learner.microbatches import MicrobatchTokens
+from jaxrl_llm.learner.options import ACTOR, POLICY
+from jaxrl_llm.learner.packing import MicrobatchTokens
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
-from jaxrl_llm.ops import obrs, ragged
+from jaxrl_llm.ops import ragged
 from jaxrl_llm.ops.token_stats import (
   Head,
   Split,
@@ -23,37 +24,8 @@ from jaxrl_llm.ops.token_stats import (
 from jaxrl_llm.sharding import collectives
 from jaxrl_llm.types import Array, LearnerBatch
 
-
-class Players(NamedTuple):
-  """A value for each model that is trained.
-
-  Attributes:
-    policy: value of the policy.
-    actor: value of the actor, if it is another model; else None, and the policy
-      is the actor.
-  """
-  policy: Any
-  actor: Any = None
-
-  @property
-  def actor_or_policy(self) -> Any:
-    """Returns the value of the model that writes the responses."""
-    return self.policy if self.actor is None else self.actor
-
-  @classmethod
-  def of(cls, tree: Any) -> 'Players':
-    """Returns the players of a tuple of both, or of the policy's tree."""
-    return cls(*tree) if isinstance(tree, tuple) else cls(tree)
-
-  def like(self, tree: Any) -> Any:
-    """Returns a tuple of both values if `tree` is one, else the policy's."""
-    return tuple(self) if isinstance(tree, tuple) else self.policy
-
-  def map(self, function: Callable[..., Any], *others: 'Players') -> 'Players':
-    """Applies a function to the value of each player; None stays None."""
-    return Players(*(
-        None if any(x is None for x in each) else function(*each)
-        for each in zip(self, *others)))
+# The parameters that wrote the rows, among those of the players in a pass.
+BEHAVIOUR = 'behaviour'
 
 
 class Net(NamedTuple):
@@ -104,42 +76,24 @@ class Setting(NamedTuple):
   Attributes:
     cfg: the `learner.LearnerConfig`.
     mesh: with axes data, fsdp and tensor, from `sharding.make_mesh`.
-    nets: Players of Net.
-    optimizers: Players of Optimizer; they update.
-    specs: Players of the partition specs of the trained parameters.
+    nets: name of each player to its Net.
+    optimizers: name of each player that learns to its Optimizer.
+    specs: the same to the partition specs of its trained parameters.
   """
   cfg: Any
   mesh: jax.sharding.Mesh
-  nets: Players
-  optimizers: Players
-  specs: Players
+  nets: dict[str, Net]
+  optimizers: dict[str, Any]
+  specs: dict[str, Any]
 
+  @property
+  def writer(self) -> str:
+    """Name of the player that writes the responses."""
+    return ACTOR if ACTOR in self.nets else POLICY
 
-class PassParams(NamedTuple):
-  """Parameters that a pass reads.
-
-  Attributes:
-    params: Players of trained parameters.
-    frozen: parameters of the policy that are not trained, or None.
-    behaviour_params: parameters that wrote the rows, or None.
-  """
-  params: Players
-  frozen: Any = None
-  behaviour_params: Any = None
-
-
-class Outputs(NamedTuple):
-  """(Hidden states, unembedding) of the models of a pass.
-
-  Attributes:
-    policy: of the policy.
-    actor: of the actor, if it is another model, else None.
-    behaviour: of the parameters that wrote the rows, if they are needed and are
-      not those of the actor, else None.
-  """
-  policy: tuple[Array, Array]
-  actor: Optional[tuple[Array, Array]] = None
-  behaviour: Optional[tuple[Array, Array]] = None
+  def net(self, name: str) -> Net:
+    """Returns the model of a player, or that of BEHAVIOUR."""
+    return self.nets[self.writer if name == BEHAVIOUR else name]
 
 
 class Targets(NamedTuple):
@@ -158,16 +112,18 @@ class Targets(NamedTuple):
 
 
 def stats(
-    weights: PassParams, batch: LearnerBatch, at: MicrobatchTokens,
-    temperature: Array, setting: Setting, *, entropy: bool = True,
-    lam: Optional[Array] = None) -> TokenStats:
+    params: dict[str, Any], frozen: Any, batch: LearnerBatch,
+    at: MicrobatchTokens, temperature: Array, setting: Setting, *,
+    entropy: bool = True, lam: Optional[Array] = None) -> TokenStats:
   """Computes statistics of the responses of a microbatch.
 
   Args:
-    weights: with an actor, `student` has its statistics. With the parameters
-      that wrote the rows, `overlap` is computed between them and the policy at
-      the threshold `lam`. Without them, an exact normaliser is computed with
-      the actor in training, which is the same in the first update.
+    params: name of each player in the pass to its trained parameters. With an
+      actor, `student` has its statistics. With BEHAVIOUR, `overlap` is computed
+      between it and the policy at the threshold `lam`. Without, an exact
+      normaliser is computed with the actor in training, which is the same in
+      the first update.
+    frozen: parameters of the policy that are not trained, or None.
     batch: B rows. Experts in it are used by all models; there is no actor that
       is another model then.
     at: their tokens.
@@ -179,7 +135,7 @@ def stats(
   Returns:
     TokenStats [B, T].
   """
-  cfg, nets = setting.cfg, setting.nets
+  cfg = setting.cfg
   # Rows stay split over the devices of a data group, through the whole pass.
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
   static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
@@ -188,28 +144,17 @@ def stats(
       ragged.tokens(batch.tokens, columns, ahead) for ahead in (0, 1))
   longest = cfg.max_prompt + cfg.max_response
   layout = views.in_chunks(
-      columns, at.reach, at.sizes, longest) if at.sizes.chunk else (
+      columns, at.reach, at.sizes, longest) if at.sizes.chunks else (
           views.in_rows(at.lists, columns, static, at.sizes))
 
-  chosen = None
+  policy_model, chosen = setting.nets[POLICY].model, None
   if batch.experts is not None:
-    chosen = experts.Record.of(nets.policy.model).unpack(
+    chosen = experts.Record.of(policy_model).unpack(
         ragged.tokens(batch.experts, columns))
-
-  def run(net, params):
-    return net.run(params, weights.frozen, tokens, cfg, layout, chosen)
-
-  passes = nets.map(run, weights.params)
-  policy, student = passes.map(lambda x: x[0])
-  behaviour = None
-  if weights.behaviour_params is not None:
-    behaviour = jax.lax.stop_gradient(
-        run(nets.actor_or_policy, weights.behaviour_params)[0])
-  # Before its first update on them, the actor is the model that wrote the rows.
-  # One pass over the vocabulary then serves both.
-  actor_wrote = bool(
-      behaviour is None and student and lam is not None
-      and cfg.rejection and cfg.rejection.z == 'exact')
+  passes = {
+      name: setting.net(name).run(tree, frozen, tokens, cfg, layout, chosen)
+      for name, tree in params.items()}
+  outputs = {name: output for name, (output, _) in passes.items()}
   ids = None
   # From [B, K, T], as the sampler stores them.
   if batch.top_ids is not None:
@@ -220,51 +165,53 @@ def stats(
     heat = ragged.tokens(batch.temperature[:, None], columns)
     heat = jnp.where(heat > 0, heat, 1.0)  # Places without a row have 0.
   found = _over_vocabulary(
-      Outputs(policy, student, behaviour),
-      Targets(targets, columns.response, ids, heat), at, (temperature, lam),
-      setting, entropy=entropy, actor_wrote=actor_wrote)
-  used = passes.policy[1]
+      outputs, Targets(targets, columns.response, ids, heat), at,
+      (temperature, lam), setting, entropy=entropy)
+  used = passes[POLICY][1]
   return found if used is None else found._replace(experts=experts.load(
-      used, columns.sequence >= 0, nets.policy.model.experts))
+      used, columns.sequence >= 0, policy_model.experts))
 
 
 def _over_vocabulary(
-    outputs: Outputs, of_tokens: Targets, at: MicrobatchTokens, numbers,
-    setting: Setting, *, entropy: bool, actor_wrote: bool) -> TokenStats:
+    outputs: dict[str, tuple[Array, Array]], of_tokens: Targets,
+    at: MicrobatchTokens, numbers, setting: Setting, *,
+    entropy: bool) -> TokenStats:
   """Computes the TokenStats of rows from hidden states of lists.
 
   Args:
-    outputs: of the models.
+    outputs: name to the (hidden states, unembedding) of a model.
     of_tokens: the next tokens.
     at: tokens of the microbatch.
-    numbers: temperature, where tokens have none, and lam.
+    numbers: temperature, where tokens have none, and lam or None.
     setting: of the program.
     entropy: whether it is needed.
-    actor_wrote: whether `outputs.actor` also stands for the parameters that
-      wrote the rows.
   """
-  cfg, nets, axes = setting.cfg, setting.nets, setting.nets.policy.axes
+  cfg, axes, rejection = (
+      setting.cfg, setting.nets[POLICY].axes, setting.cfg.rejection)
   static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
-  top_k = 0
-  if outputs.actor:
-    top_k = max(cfg.actor.distill_top_k, cfg.rejection.top_k if (
-        cfg.rejection and of_tokens.top_ids is not None) else 0)
+  top_k, wrote = 0, BEHAVIOUR
+  if ACTOR in outputs:
+    top_k = max(cfg.actor.distill_top_k, rejection.top_k if (
+        rejection and of_tokens.top_ids is not None) else 0)
+    # Before its first update on them, the actor is the model that wrote the
+    # rows. One pass over the vocabulary then serves both.
+    if BEHAVIOUR not in outputs and numbers[1] is not None and (
+        rejection and rejection.z == 'exact'):
+      wrote = ACTOR
 
   def reduce(outputs, of_tokens, lists, numbers):
     # Responses come first in a list: the head skips the columns of prompts.
     own = lambda x: x[:, :packing.head_columns(at.sizes, cfg.max_response)]
-    policy, actor, behaviour = (
-        x and Head(own(x[0]), x[1], net.model.logit_softcap)
-        for x, net in zip(outputs, (
-            nets.policy, nets.actor_or_policy, nets.actor_or_policy)))
+    heads = {
+        name: Head(own(hidden), unembed, setting.net(name).model.logit_softcap)
+        for name, (hidden, unembed) in outputs.items()}
     targets, needed, ids, heat = jax.tree.map(own, of_tokens)
     temperature, lam = numbers
     of_columns = token_stats(
-        policy, targets, needed=needed,
+        heads[POLICY], targets, needed=needed,
         temperature=temperature if heat is None else heat,
         chunk=cfg.vocab_chunk, wanted=Wanted(
-            entropy, top_k, ids, actor, actor if actor_wrote else behaviour,
-            lam),
+            entropy, top_k, ids, heads.get(ACTOR), heads.get(wrote), lam),
         split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
     return jax.tree.map(
         lambda x: ragged.responses(x, lists, static), of_columns)
@@ -274,47 +221,9 @@ def _over_vocabulary(
     of_model = P('fsdp'), P(axes)
     reduce = jax.shard_map(
         reduce, axis_names={'fsdp', 'tensor'}, check_vma=False,
-        in_specs=(Outputs(*(x and of_model for x in outputs)), P('fsdp'),
-                  P('fsdp'), P()),
+        in_specs=(dict.fromkeys(outputs, of_model), P('fsdp'), P('fsdp'), P()),
         out_specs=P('fsdp'))
   return reduce(outputs, of_tokens, at.lists, numbers)
-
-
-def normalizers(
-    batch: LearnerBatch, now: TokenStats, lam: Array, cfg,
-) -> tuple[Optional[Array], Optional[Array]]:
-  """Returns the exact and the top-k normaliser of the rejection.
-
-  The latter is over the sampler's likeliest tokens. With an actor that is
-  another model it is also over the policy's likeliest ones, for which the
-  actor's forward pass gives the log-probs, see `obrs.normalizer_topk`. Without
-  one, the sampler has recorded no log-prob of its other tokens, and they count
-  as 0.
-
-  Args:
-    batch: B rows. Normalisers in it, from `score`, are used.
-    now: of these rows.
-    lam: threshold.
-    cfg: `LearnerConfig.rejection`.
-
-  Returns:
-    [B, T] each, without gradient, or None.
-  """
-  if batch.z is not None:
-    return (batch.z, None) if cfg.z == 'exact' else (None, batch.z)
-  if batch.top_ids is None:
-    return now.overlap, None
-  now = jax.lax.stop_gradient(now)
-  logq = jnp.swapaxes(batch.top_logprobs, 1, 2)
-  if now.student is None:
-    return now.overlap, obrs.normalizer(now.id_logprobs, logq, lam=lam)
-  # A distillation over more tokens than the rejection's has one common top-k.
-  k = cfg.top_k
-  return now.overlap, obrs.normalizer_topk(
-      jnp.swapaxes(batch.top_ids, 1, 2), logq,
-      now.top_ids[..., :k], now.top_logprobs[..., :k], lam=lam,
-      logp_t_at_b=now.id_logprobs,
-      logp_b_at_t=now.student.top_logprobs[..., :k])
 
 
 def real(batch: LearnerBatch) -> Array:

@@ -5,22 +5,26 @@ Both process rows in microbatches that `packing` plans on the host.
 
 import dataclasses
 import functools
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_llm import sharding
 from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import packing, padding
+from jaxrl_llm.learner import packing
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
-from jaxrl_llm.learner.forward import Net, Players, Setting
-from jaxrl_llm.learner.optimizer import NONE, Optimizer
-from jaxrl_llm.learner.options import LossChoices, PassOptions
+from jaxrl_llm.learner.forward import Net, Setting
+from jaxrl_llm.learner.optimizer import Optimizer
+from jaxrl_llm.learner.options import (
+  ACTOR,
+  LossChoices,
+  PassOptions,
+  POLICY,
+)
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -65,28 +69,28 @@ class LearnerConfig(LossChoices, PassOptions):
 
 
 class LearnerPrograms(NamedTuple):
-  """The jitted programs of one player, or of the policy and an actor.
+  """The jitted programs of the players: the policy, perhaps an actor.
 
-  For two players, the state is a tuple of two. `frozen` are the parameters of
-  the policy that are not trained, or None.
+  A state is a dictionary: name of a player to its TrainState. `frozen` are the
+  parameters of the policy that are not trained, or None.
 
   Attributes:
-    state: TrainState of jax.ShapeDtypeStruct, with layouts.
-    init: (params, ...) -> TrainState, which holds these parameters.
+    state: a state of jax.ShapeDtypeStruct, with layouts.
+    init: (parameters of the policy, of the actor if there is one) -> state,
+      which holds these parameters.
     plans: (B) -> a packing.Plan without rows for each program of B rows.
     plan: (prompt [B], prompt_length [B], length [B]) -> packing.Plan in NumPy,
       of rows with equal numbers for equal prompts; the response's length is 0
       for a row that is not needed.
     score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
-      response tokens. `loss` is LossParams. For a tuple of the players'
-      parameters, Scores of both.
+      response tokens. `params` are name of a player to its parameters, of the
+      policy or of all. `loss` is LossParams.
     update: (state, batch, plan, loss, frozen=None, behaviour_params=None) ->
       (state, metrics). The plan is of the rows that have a token in the loss.
       Takes one optimiser step; the input state is donated. `behaviour_params`
       are the parameters that wrote the rows, where the rejection needs them.
-      Metrics
-      are [] float32; metrics['objective'] has the objective's own, if it
-      returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
+      Metrics are [] float32; metrics['objective'] has the objective's own, if
+      it returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
       (0 without one).
   """
@@ -104,40 +108,32 @@ def _whole(params: Any, frozen: Any) -> Any:
   return params
 
 
-class Actor(NamedTuple):
-  """Model of an actor that is trained beside the policy.
+class PlayerModel(NamedTuple):
+  """Model of a player.
 
   Attributes:
     model: its architecture.
-    trained: shapes of its parameters.
-    optimizer: from `make_optimizer`.
+    optimizer: from `make_optimizer`; None for a player that stays as it is.
+    trained: shapes of the trained parameters; None for all parameters.
+    compose: (trained, frozen) -> all parameters.
   """
   model: ModelConfig
-  trained: Any
-  optimizer: Optimizer
+  optimizer: Optional[Optimizer] = None
+  trained: Any = None
+  compose: Callable[[Any, Any], Any] = _whole
 
 
 def make_learner(
-    model: ModelConfig,
-    cfg: LearnerConfig,
-    optimizer: Optimizer,
-    *,
-    mesh: Optional[jax.sharding.Mesh] = None,
-    trained: Any = None,
-    compose: Callable[[Any, Any], Any] = _whole,
-    actor: Optional[Actor] = None,
-) -> LearnerPrograms:
-  """Makes the programs for one model, config and optimiser, or for two models.
+    players: Mapping[str, PlayerModel], cfg: LearnerConfig, *,
+    mesh: Optional[jax.sharding.Mesh] = None) -> LearnerPrograms:
+  """Makes the programs for players and a config.
 
   Args:
-    model: the policy's architecture.
+    players: 'policy' and, if it is another model, 'actor'. `cfg.actor` says how
+      an actor learns.
     cfg: static settings.
-    optimizer: from `make_optimizer`.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.
-    trained: shapes of the trained parameters; None for all parameters.
-    compose: (trained, frozen) -> all parameters.
-    actor: the actor, if it is another model; `cfg.actor` says how it learns.
 
   Returns:
     The jitted programs. New values in their arguments never recompile them.
@@ -146,37 +142,36 @@ def make_learner(
     ValueError: the config's attention is unknown.
   """
   mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  model = players[POLICY].model
   cfg = _resolved(cfg, model, mesh)
-  if trained is None:
-    trained = jax.eval_shape(
-        lambda: transformer.init(jax.random.key(0), model))
-  players = Players((model, trained, compose, optimizer), actor and (
-      actor.model, actor.trained, _whole,
-      actor.optimizer if cfg.actor.learns else NONE))
+  players = {name: player if player.trained is not None else player._replace(
+      trained=_shapes(player.model)) for name, player in players.items()}
 
   def init(*params):
-    states = players.map(
-        lambda each, tree: _init(tree, each[3]), Players(*params))
+    states = {name: _init(tree, player.optimizer) for (
+        name, player), tree in zip(players.items(), params, strict=True)}
     if cfg.rejection:
-      states = states._replace(policy=states.policy.replace(
-          calibration=rejection_lib.init()))
-    if not actor:
-      return states.policy
-    return states.policy, states.actor.replace(
-        distill=jnp.asarray(cfg.actor.distill, jnp.float32))
+      states[POLICY] = states[POLICY].replace(
+          calibration=rejection_lib.init())
+    if ACTOR in states:
+      states[ACTOR] = states[ACTOR].replace(
+          distill=jnp.asarray(cfg.actor.distill, jnp.float32))
+    return states
 
   # Shapes and layouts come first: parameters that do not fit on one device are
   # never made there.
-  state = jax.eval_shape(init, *(
-      each[1] for each in players if each is not None))
-  layout = jax.tree.map(
-      lambda state: sharding.optimizer_shardings(
-          state, state.params, sharding.TRAIN_RULES, mesh), state,
-      is_leaf=lambda x: isinstance(x, TrainState))
+  state = jax.eval_shape(init, *(each.trained for each in players.values()))
+  layout = {
+      name: sharding.optimizer_shardings(
+          one, one.params, sharding.TRAIN_RULES, mesh)
+      for name, one in state.items()}
+  optimizers = {name: player.optimizer for name, player in players.items()
+                if player.optimizer}
   setting = Setting(
-      cfg, mesh, players.map(lambda each: _net(mesh, *each[:3])),
-      players.map(lambda each: each[3]), Players.of(layout).map(
-          lambda x: jax.tree.map(lambda place: place.spec, x.params)))
+      cfg, mesh, {name: _net(mesh, player) for name, player in players.items()},
+      optimizers, {
+          name: jax.tree.map(lambda place: place.spec, layout[name].params)
+          for name in optimizers})
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
   return LearnerPrograms(
       state=jax.tree.map(
@@ -191,6 +186,11 @@ def make_learner(
           functools.partial(update_lib.update, setting=setting),
           donate_argnums=0,
           out_shardings=(layout, sharding.replicated(mesh))), plans))
+
+
+def _shapes(model: ModelConfig) -> Any:
+  """Returns the shapes of a model's parameters."""
+  return jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
 
 
 def _resolved(cfg, model, mesh) -> LearnerConfig:
@@ -218,19 +218,13 @@ def _init(params, optimizer) -> TrainState:
   """Returns the state of a player before the first step."""
   zero = jnp.zeros((), jnp.int32)
   return TrainState(
-      step=zero, params=params, opt_state=optimizer.transform.init(params),
+      step=zero, params=params,
+      opt_state=optimizer.transform.init(params) if optimizer else (),
       skipped=zero, skipped_in_row=zero)
 
 
 def _planning(cfg, model, shards):
   """Makes `LearnerPrograms.plan` and `LearnerPrograms.plans`."""
-  def counted(plan, before, length):
-    share = padding.real_flops(
-        model, plan, before, length, max_prompt=cfg.max_prompt,
-        max_response=cfg.max_response)
-    return plan.replace(
-        shares={**plan.shares, 'real_flops': np.float32(share)})
-
   # Of a number of rows always the same: a plan of another size would compile.
   @functools.cache
   def sizes(rows):
@@ -241,29 +235,27 @@ def _planning(cfg, model, shards):
         worth=_WORTH_WIDE if model.width >= _WIDE else _WORTH)
 
   def plan(prompt, prompt_length, length):
-    before = prompt_length - 1
-    return counted(packing.plan(
-        prompt, before, length, shards=shards, sizes=sizes(len(length))),
-                   before, length)
+    return packing.plan(
+        prompt, prompt_length - 1, length, shards=shards,
+        sizes=sizes(len(length)))
 
   def plans(rows):
-    nothing = np.zeros(rows)
-    return [counted(
-        packing.nothing(one, rows=rows, shards=shards), nothing, nothing)
+    return [packing.nothing(one, rows=rows, shards=shards)
             for one in sizes(rows)]
 
   return plan, plans
 
 
-def _net(mesh, model, trained, compose) -> Net:
+def _net(mesh, player: PlayerModel) -> Net:
   """Makes the description of a player's model."""
   # LoRA's frozen embeddings have the sampling layout.
   axes = collectives.vocabulary_axes(
-      sharding.TRAIN_RULES if 'embed' in trained else sharding.SAMPLE_RULES,
-      mesh)
+      sharding.TRAIN_RULES if 'embed' in player.trained else (
+          sharding.SAMPLE_RULES), mesh)
   # Left to itself, the partitioner splits the products with the weights into
   # many small ones.
   fetch = None
   if mesh.shape['fsdp'] > 1:
-    fetch = collectives.gathering(sharding.TRAIN_RULES, model.dtype)
-  return Net(model, compose, axes, fetch)
+    fetch = collectives.gathering(
+        sharding.TRAIN_RULES, player.model.dtype)
+  return Net(player.model, player.compose, axes, fetch)

@@ -20,10 +20,6 @@ class Optimizer(NamedTuple):
   schedule: optax.Schedule
 
 
-# Of parameters that stay as they are; it keeps no moments.
-NONE = Optimizer(optax.set_to_zero(), optax.constant_schedule(0.0))
-
-
 def make_schedule(
     name: str, learning_rate: float, *, warmup_steps: int, steps: int
 ) -> optax.Schedule:

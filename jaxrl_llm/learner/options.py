@@ -10,6 +10,9 @@ from jaxrl_llm.base import own_code
 from jaxrl_llm.base.declared import AUTO, Automatic, ROUNDING
 from jaxrl_llm.models.config import Execution
 
+# Names of the models of a run. A checkpoint has them in this order.
+POLICY, ACTOR = PLAYERS = 'policy', 'actor'
+
 _COUNT, _SOME, _POSITIVE = '[0, inf)', '[1, inf)', '(0, inf)'
 _LAYOUT = (ROUNDING,)
 

@@ -1,4 +1,4 @@
-"""Packing of rows into lists of tokens, planned on the host in NumPy.
+"""Packing of rows into lists of tokens: planned on the host, run on devices.
 
 A microbatch is a list of N tokens on each data shard: the responses of several
 rows, then each of their prompts once. Everything but attention works on the
@@ -7,7 +7,18 @@ same plan; the devices gather the tokens.
 
 A response begins with the last token of its prompt, which predicts its first
 token, and lacks its own last token, which predicts nothing. A prompt lacks its
-last token. So a response has as many columns as tokens.
+last token. So a response has as many columns as tokens. Three rows, of which
+the first two have the prompt `p0 p1 p2`, the third `q0 q1`:
+
+  column     0   1   2   3   4   5   6   7   8   9  10  11  12  13
+  token     p2  a0  a1  p2  b0  q1  c0  c1  c2  p0  p1  q0   -   -
+  predicts  a0  a1  a2  b0  b1  c0  c1  c2  c3   -   -   -   -   -
+            row 0       row 1   row 2           prompts      free
+
+The first part of the module is NumPy on the host, from lengths to a Plan. The
+second part runs a plan on the devices: rows are put in the order of their lists
+once; each microbatch then takes the next ones of each device. The number of
+microbatches is traced, so that rows that are not needed cost nothing.
 
 Metrics:
   update/real_tokens [share]: columns of the lists that hold a token
@@ -18,12 +29,19 @@ Metrics:
 import bisect
 import collections
 import dataclasses
-from typing import NamedTuple, Optional, Sequence
+import functools
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from flax import struct
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from jaxrl_llm.types import Array
+from jaxrl_llm import sharding
+from jaxrl_llm.ops import ragged
+from jaxrl_llm.sharding import collectives
+from jaxrl_llm.types import Array, LearnerBatch
 
 # Groups that are tried for the rest of a list when those before do not fit. All
 # of them would make the time of a plan grow with the square of the batch.
@@ -42,6 +60,35 @@ _FEW_SLOTS = tuple(0.88 ** i for i in range(8))
 
 
 @dataclasses.dataclass(frozen=True)
+class ChunkLayout:
+  """Sizes of attention over chunks of columns, for short rows and for CPUs.
+
+  Attributes:
+    chunk: C, columns of a chunk, a divisor of N.
+    back: columns before a chunk that it attends to, a multiple of C; they and
+      the chunk hold all of any response that ends in it.
+    reach: columns that it attends to beside these: those with the prompts of
+      its responses.
+  """
+  chunk: int
+  back: int = 0
+  reach: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLayout:
+  """Sizes of attention over copies of rows, side by side, for any kernel.
+
+  Attributes:
+    firm: rows of a list whose attention is always computed; a list without more
+      of them skips the others. None for all.
+    short: most tokens of the responses of these others.
+  """
+  firm: Optional[int] = None
+  short: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Sizes:
   """Static sizes of lists. The model is compiled once for each.
 
@@ -49,29 +96,22 @@ class Sizes:
     columns: N, tokens of a list.
     places: R, most rows of a list.
     single: whether there is one microbatch; it needs no sum of gradients.
-    chunk: C, columns of a chunk, a divisor of N, where attention is computed in
-      chunks; else 0.
-    back: columns before a chunk that it attends to, a multiple of C; they and
-      the chunk hold all of any response that ends in it.
-    reach: columns that it attends to beside these: those with the prompts of
-      its responses.
-    firm: without chunks, rows of a list whose attention is always computed; a
-      list without more of them skips the others. None for all.
-    short: most tokens of the responses of these others.
+    layout: in which attention is computed.
   """
   columns: int
   places: int
   single: bool = False
-  chunk: int = 0
-  back: int = 0
-  reach: int = 0
-  firm: Optional[int] = None
-  short: int = 0
+  layout: ChunkLayout | RowLayout = RowLayout()
 
   @property
   def chunks(self) -> int:
     """Chunks of a list; 0 without chunks."""
-    return self.columns // self.chunk if self.chunk else 0
+    if isinstance(self.layout, RowLayout):
+      return 0
+    return self.columns // self.layout.chunk
+
+
+# ---- On the host ----
 
 
 def choose(
@@ -100,14 +140,14 @@ def choose(
   if rows % samples:  # A run of rows may begin and end inside a group.
     groups = min(rows, (rows - 2) // samples + 2)
   least, common = max_response + prompt, rows * max_response + groups * prompt
-  chunk = back = reach = 0
+  layout = None
   # A length is compiled for; a coarse unit lets close ones be one program.
   unit = 1 << max((tokens // 64).bit_length() - 1, 0)
   if chunks:
     reach = prompt * max(min(2, _REACH // max(prompt, 1)), 1)
-    unit, back = _chunk(max_response, reach)
-    chunk, least = unit, max(least, reach)
-    common += groups * chunk  # where a chunk ends early
+    layout = _chunks(max_response, reach)
+    unit, least = layout.chunk, max(least, reach)
+    common += groups * unit  # where a chunk ends early
   up = lambda n: -(-max(int(n), least) // unit) * unit
   longest = up(min(tokens, common))
   single = up(common) <= longest
@@ -121,14 +161,13 @@ def choose(
   kinds = {up(longest * share): single for share in shares
            if share == 1 or longest * share >= least_worth}
 
-  firm, short = None, max_response
-  if chunks:  # A slot costs no attention.
+  if layout:  # A slot costs no attention.
     places = min(max(4 * longest // max_response, 1), rows)
   else:  # More than full rows, for short ones beside long ones elsewhere.
     firm = max(min(longest * rows // common, rows), 1)
     places = min(firm + max(firm // 4, 1), rows)
-    short = min(-(-longest // places), max_response)
-  sizes = [Sizes(columns, places, single, chunk, back, reach, firm, short)
+    layout = RowLayout(firm, min(-(-longest // places), max_response))
+  sizes = [Sizes(columns, places, single, layout)
            for columns, single in sorted(kinds.items())]
   # Rows of a group may be in several batches, each with its prompt. These are
   # more than `common` counts, and one microbatch may not hold them.
@@ -137,7 +176,7 @@ def choose(
   return tuple(sizes)
 
 
-def _chunk(max_response: int, reach: int) -> tuple[int, int]:
+def _chunks(max_response: int, reach: int) -> ChunkLayout:
   """Chooses the columns of a chunk, and of those before it that it needs.
 
   Few columns make few scores for each token, but many copies of keys and
@@ -147,7 +186,7 @@ def _chunk(max_response: int, reach: int) -> tuple[int, int]:
   while True:
     back = -(-(max_response - 1) // chunk) * chunk
     if chunk + back + reach <= _COPIES * chunk:
-      return chunk, back
+      return ChunkLayout(chunk, back, reach)
     chunk *= 2
 
 
@@ -163,12 +202,12 @@ class Plan:
     owner: [F, Q] bool, whether it is the first row of the list with its prompt.
     first: [M, F] int32, place in `order` of the first row of each list.
     rows: [M, F] int32, rows of each list.
-    reach: [M, F, chunks] int32, the first of the `Sizes.reach` columns of each
-      chunk: those with the prompts of its responses or, if it has prompts
-      alone, those before `Sizes.back`.
+    reach: [M, F, chunks] int32, the first of the `ChunkLayout.reach` columns of
+      each chunk: those with the prompts of its responses or, if it has prompts
+      alone, those before `ChunkLayout.back`.
     count: [] int32, microbatches with a row.
-    shares: name -> [] float32, shares of the lists; metrics of
-      an update, without their prefix.
+    shares: name -> [] float32, shares of the lists; metrics of an update,
+      without their prefix.
     sizes: static sizes.
   """
   order: Array
@@ -224,6 +263,8 @@ class _List:
     self.places: list[_Place] = []
     self.tokens = self.responses = self.prompts = 0
     self.reach: list[int] = []
+    self._chunk = getattr(sizes.layout, 'chunk', 0)
+    self._firm = getattr(sizes.layout, 'firm', None)
 
   def take(self, group: _Group) -> list[tuple[int, int]]:
     """Takes rows of a group; returns those that do not fit."""
@@ -231,8 +272,8 @@ class _List:
     owner, column = True, self._first(start + group.before)
     while i < len(group.rows) and len(self.places) < self.sizes.places:
       room = self.sizes.columns - column - self.prompts - new
-      if self.sizes.firm is not None and len(self.places) >= self.sizes.firm:
-        room = min(room, self.sizes.short)
+      if self._firm is not None and len(self.places) >= self._firm:
+        room = min(room, self.sizes.layout.short)
       fits = bisect.bisect_left(group.rows, -room, i, key=lambda x: -x[0])
       rest += group.rows[i:fits]
       i = fits + 1
@@ -243,8 +284,8 @@ class _List:
       self.tokens += length + new
       column = self.responses = column + length
       self.prompts, new, owner = self.prompts + new, 0, False
-      if self.sizes.chunk:
-        chunks = -(-column // self.sizes.chunk)
+      if self._chunk:
+        chunks = -(-column // self._chunk)
         self.reach += [start] * (chunks - len(self.reach))
     return rest + group.rows[i:]
 
@@ -258,9 +299,9 @@ class _List:
 
     It is in another chunk if its prompt is not in reach of the last one.
     """
-    chunk = self.sizes.chunk
+    chunk = self._chunk
     if not chunk or not self.responses % chunk or (
-        end - self.reach[-1] <= self.sizes.reach):
+        end - self.reach[-1] <= self.sizes.layout.reach):
       return self.responses
     return -(-self.responses // chunk) * chunk
 
@@ -369,8 +410,10 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   owner = np.zeros(shape, bool)
   first, number = np.zeros((2, most, shards), np.int32)
   reach = np.zeros((most, shards, sizes.chunks), np.int32)
-  # A chunk with prompts alone attends to columns of prompts before it.
-  reach[:] = np.arange(sizes.chunks) * sizes.chunk - sizes.back - sizes.reach
+  if sizes.chunks:
+    # A chunk with prompts alone attends to columns of prompts before it.
+    chunk, back, width = dataclasses.astuple(sizes.layout)
+    reach[:] = np.arange(sizes.chunks) * chunk - back - width
   used = [0] * shards
   for i, filled in enumerate(lists):
     m, f = divmod(i, shards)
@@ -387,11 +430,160 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   count = -(-len(lists) // shards)
   real = sum(x.tokens for x in lists) / max(
       count * shards * sizes.columns, 1)
-  # Clipped here: XLA moves a slice that would pass the end, without a word, and
-  # the mask would then speak of other columns.
+  if sizes.chunks:
+    # Clipped here: XLA moves a slice that would pass the end, without a word,
+    # and the mask would then speak of other columns.
+    reach = np.clip(reach, 0, max(sizes.columns - width, 0))
   return Plan(
-      order, response, prompt, owner, first, number,
-      np.clip(reach, 0, max(sizes.columns - sizes.reach, 0)),
+      order, response, prompt, owner, first, number, reach,
       np.int32(count), dict(
           real_tokens=np.float32(real), real_tokens_limit=np.float32(0)),
       sizes)
+
+
+# ---- On the devices ----
+
+
+class MicrobatchTokens(NamedTuple):
+  """Tokens of a microbatch.
+
+  Attributes:
+    lists: places of its rows.
+    reach: [F, chunks] int32, the first column in reach of each chunk.
+    sizes: static sizes.
+  """
+  lists: ragged.Lists
+  reach: Array
+  sizes: Sizes
+
+
+def arrange(tree: Any, plan: Plan, mesh: jax.sharding.Mesh) -> Any:
+  """Returns rows [B, ...] in the order of their lists [F, Q, ...]."""
+  # Places without a row have the number B, which no row has: they become 0.
+  return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(
+      x.at[plan.order].get(mode='fill', fill_value=0), sharding.rows(mesh)),
+                      tree)
+
+
+def in_place(tree: Any, plan: Plan, count: int) -> Any:
+  """Returns results of rows [F, Q, ...] as [B, ...], B is `count`."""
+  return jax.tree.map(
+      lambda x: jnp.zeros((count, *x.shape[2:]), x.dtype).at[plan.order].set(
+          x, mode='drop'), tree)
+
+
+def fold(
+    of_microbatch: Callable[..., tuple[Any, Any]], plan: Plan,
+    rows: tuple[LearnerBatch, ...], given: Any, mesh: jax.sharding.Mesh,
+) -> tuple[Any, Any]:
+  """Adds up the results of microbatches, on each data group and over all.
+
+  Each data group processes its own rows, so that collectives over `data` run
+  once per batch, not once per microbatch. Inside, `fsdp` and `tensor` are
+  automatic axes.
+
+  Args:
+    of_microbatch: (rows of a microbatch [f x R, ...], their MicrobatchTokens,
+      given) -> ((terms, candidates), results of the rows [f x R, ...]), for the
+      f shards of a data group. No candidate is below 0.
+    plan: of B rows.
+    rows: from `arrange`, [F, Q, ...] each, the batch and anything else.
+    given: any tree for `of_microbatch`, the same on all data groups.
+    mesh: with axes data, fsdp and tensor.
+
+  Returns:
+    (Sums of the terms, maxima of the candidates), and the results of rows
+    [F, Q, ...], 0 for those without.
+  """
+  # Not needed inside, and `order` has the numbers of the whole batch.
+  plan = plan.replace(order=None, shares=None)
+
+  @functools.partial(
+      jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
+      in_specs=(_specs(plan), P('data'), P()), out_specs=(P(), P('data')))
+  def of_group(plan, rows, given):
+    def microbatch(i):
+      mine, lists, place = _take(i, plan, rows)
+      at = MicrobatchTokens(lists, plan.reach[i], plan.sizes)
+      return *of_microbatch(mine, at, given), place
+
+    result, of_rows = jax.eval_shape(lambda: microbatch(0)[:2])
+    everywhere = jax.tree.map(lambda x: jnp.zeros(
+        (*plan.response.shape, *x.shape[1:]), x.dtype), of_rows)
+
+    def body(i, carry):
+      total, everywhere = carry
+      result, of_rows, place = microbatch(i)
+      total = tuple(map(jax.tree.map, (jnp.add, jnp.maximum), total, result))
+      return total, place(everywhere, of_rows)
+
+    def over_data(total):
+      sums, maxima = total
+      if mesh.shape['data'] > 1:  # XLA rejects collectives over one group.
+        maxima = jax.lax.pmax(maxima, 'data')
+      return collectives.sum_over_data(sums, mesh), maxima
+
+    # Without a loop XLA keeps no carry: no second copy of the gradient.
+    if plan.sizes.single:
+      total, of_rows, place = microbatch(0)
+      return over_data(total), place(everywhere, of_rows)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), result)
+    with jax.named_scope('microbatches'):
+      total, everywhere = jax.lax.fori_loop(
+          0, plan.count, body, (zeros, everywhere))
+    return over_data(total), everywhere
+
+  return of_group(plan, rows, given)
+
+
+def _specs(plan: Plan) -> Plan:
+  """Returns how the arrays of a plan are split over `data`."""
+  of_lists = P(None, 'data')
+  return Plan(
+      order=None, response=P('data'), prompt=P('data'), owner=P('data'),
+      first=of_lists, rows=of_lists, reach=of_lists, count=P(), shares=None,
+      sizes=plan.sizes)
+
+
+def _take(i, plan, rows):
+  """Takes the rows of microbatch i.
+
+  Returns:
+    The rows [f x R, ...]; Lists of them; and (tree of [f, Q, ...], results of
+    the rows) -> the tree with the results.
+  """
+  first, number, places = plan.first[i], plan.rows[i], plan.sizes.places
+
+  def take(first, number, tree):
+    taken = jnp.arange(places) < number
+    rest = lambda x: taken.reshape(-1, *[1] * (x.ndim - 1))
+
+    def part(x):
+      x = jax.lax.dynamic_slice_in_dim(x[0], first[0], places)
+      return jnp.where(rest(x), x, jnp.zeros((), x.dtype))
+
+    return taken, jax.tree.map(part, tree)
+
+  taken, (mine, response, prompt, owner) = ragged.on_each(
+      take, first, number, (rows, plan.response, plan.prompt, plan.owner))
+  batch = mine[0]
+  # The slice always has R rows. Those that belong to the next list get columns
+  # behind this list, where nothing reads them.
+  lists = ragged.Lists(
+      jnp.where(taken, response, plan.sizes.columns), prompt, owner,
+      batch.prompt_length - 1, batch.response_length)
+
+  def place(tree, results):
+    def local(first, number, tree, results):
+      # Slices of neighbouring lists overlap: rows of the other list stay.
+      def put(x, new):
+        old = jax.lax.dynamic_slice_in_dim(x[0], first[0], places)
+        mine = jnp.arange(places).reshape(-1, *[1] * (new.ndim - 1)) < number
+        return jax.lax.dynamic_update_slice_in_dim(
+            x[0], jnp.where(mine, new, old), first[0], 0)[None]
+
+      return jax.tree.map(put, tree, results)
+
+    return ragged.on_each(local, first, number, tree, results)
+
+  return mine, lists, place

@@ -38,7 +38,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.learner.options import RejectionChoices
-from jaxrl_llm.ops import obrs
+from jaxrl_llm.ops import obrs, policy_losses
 from jaxrl_llm.types import Array
 
 # Stream of the mask's noise. The sampler folds the step into the run's key, and
@@ -306,7 +306,7 @@ def factors(
   kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(
       jnp.where(z > 0, z, 1.0))
   rejected = 1.0 - facts.keep
-  sign = advantages if advantages.ndim == 2 else advantages[:, None]
+  sign = policy_losses.by_token(advantages)
   metrics = dict(
       importance=weight.weight, obrs_acceptance=facts.acceptance,
       obrs_kept=facts.keep, obrs_z=z, obrs_kl_before=gap,

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.learner import forward, microbatches
+from jaxrl_llm.learner import calibration, forward, packing
 from jaxrl_llm.types import Array
 
 
@@ -15,7 +15,7 @@ class Scores(NamedTuple):
   Attributes:
     logprobs: [B, T] float32, 0 past each response.
     z: [B, T] float32 or None, the normaliser of the rejection towards this
-      policy, from `forward.normalizers`.
+      policy, from `calibration.normalizers`.
     actor_logprobs: [B, T] float32 or None, under the actor, if it is another
       model; 0 past each response.
   """
@@ -34,22 +34,22 @@ def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
 
   def of_microbatch(rows, at, given):
     batch, = rows
-    weights, temperature, lam = given
+    params, frozen, temperature, lam = given
     now = forward.stats(
-        weights, batch, at, temperature, setting, entropy=False, lam=lam)
+        params, frozen, batch, at, temperature, setting, entropy=False,
+        lam=lam)
     z = None
     if lam is not None:
-      exact, topk = forward.normalizers(batch, now, lam, rejection)
+      exact, topk = calibration.normalizers(batch, now, lam, rejection)
       z = topk if exact is None else exact
     return ((), ()), Scores(
         now.logprobs, z, now.student and now.student.logprobs)
 
-  weights = forward.PassParams(forward.Players.of(params), frozen)
-  _, scores = microbatches.fold(
-      of_microbatch, plan, microbatches.arrange((batch,), plan, mesh),
-      (weights, loss.temperature, lam), mesh)
+  _, scores = packing.fold(
+      of_microbatch, plan, packing.arrange((batch,), plan, mesh),
+      (params, frozen, loss.temperature, lam), mesh)
   real = forward.real(batch)
   # What a list holds behind a response are tokens of other rows.
   return jax.tree.map(
       lambda x: jnp.where(real, x, 0.0),
-      microbatches.in_place(scores, plan, len(real)))
+      packing.in_place(scores, plan, len(real)))

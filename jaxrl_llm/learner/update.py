@@ -1,10 +1,33 @@
 """One update of the players: forward, statistics, loss, gradient, clip, step.
 
+The loss of the policy is a sum of terms, token by token: the objective with its
+correction, entropy, KL, a term of the user. Log-probs are float32, under the
+tempered policy softmax(logits / temperature).
+
 The weights of the tokens in the loss are computed for the whole batch, before
 it is split into microbatches. These are only summed, so that their number does
 not change the result.
 
+Metrics are means over the tokens that an update trains on, unless they say
+otherwise.
+
 Metrics:
+  update/loss [loss]: weighted sum over the tokens, of all terms
+  update/policy_loss [loss]: the surrogate alone
+  update/tokens [tokens]: trained on, summed over the updates
+  update/entropy [nats per token]: entropy of the policy in training
+  update/clip_low [share]: tokens whose ratio the lower bound clipped
+  update/clip_high [share]: tokens whose ratio the upper bound clipped
+  update/ratio [ratio]: new over old probability
+  update/ratio_max [ratio]: the largest new over old probability
+  update/kl_old [nats per token]: KL(new || old) of the policy, estimated by k3
+  update/behaviour_gap [nats]: |log-prob before the update - log-prob of the
+    sampler|
+  update/behaviour_gap_max [nats]: the largest such difference
+  update/importance [weight]: of a token, for the policy that wrote it
+  update/importance_capped [share]: tokens whose weight is at its cap, or 0
+  update/kl_anchor [nats per token]: KL to the policy that RL started from, with
+    loss.kl_coef
   update/grad_norm [norm]: of the gradient, before it is clipped
   update/learning_rate [rate]: of the last update
   update/skipped [updates]: skipped so far in the run: a number was not finite
@@ -23,13 +46,14 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import forward, microbatches
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import calibration as calibration_lib
+from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.forward import PassParams, Players
+from jaxrl_llm.learner.forward import BEHAVIOUR
+from jaxrl_llm.learner.options import ACTOR, LossChoices, LossWeights, POLICY
 from jaxrl_llm.models import experts
-from jaxrl_llm.ops import obrs, policy_losses
-from jaxrl_llm.types import Array
+from jaxrl_llm.ops import importance, kl, obrs, policy_losses
+from jaxrl_llm.types import Array, LearnerBatch
 
 # Sums over the tokens that stay sums; of all others the mean is reported.
 _TOTALS = (
@@ -61,15 +85,44 @@ class TrainState:
   distill: Optional[Array] = None
 
 
-class Numbers(NamedTuple):
-  """Numbers of an update.
+@struct.dataclass(kw_only=True)
+class LossParams(LossWeights):
+  """Hyperparameters of the loss; traced, so new values never recompile.
+
+  Those of `LossWeights` are [].
 
   Attributes:
+    temperature: [] temperature of the trained policy, equal to the sampler's.
+    budget: [] tokens, the divisor of each row in aggregation 'constant'.
+    objective: name to [], hyperparameters of the objective.
+    importance: name to [], thresholds of the importance correction.
+    term: name to [], hyperparameters of the further term.
+    rejection: name to [], lam, c1 and c2; empty without rejection.
+    actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
+  """
+  temperature: Array
+  budget: Array
+  objective: dict[str, Array]
+  importance: dict[str, Array]
+  term: dict[str, Array] = struct.field(default_factory=dict)
+  rejection: dict[str, Array] = struct.field(default_factory=dict)
+  actor: dict[str, Array] = struct.field(default_factory=dict)
+
+
+class Constants(NamedTuple):
+  """Arguments of the loss that have no gradient, the same in all microbatches.
+
+  Attributes:
+    behaviour: BEHAVIOUR to the parameters that wrote the rows, if the rejection
+      needs them.
+    frozen: parameters of the policy that are not trained, or None.
     loss: LossParams.
     calibration: of the rejection, or None.
     distill: [] lambda_distill, or None.
   """
-  loss: loss_lib.LossParams
+  behaviour: dict[str, Any]
+  frozen: Any
+  loss: LossParams
   calibration: Optional[rejection_lib.Calibration]
   distill: Optional[Array]
 
@@ -83,165 +136,128 @@ def update(
       `LearnerPrograms.update`.
     setting: forward.Setting.
   """
-  forward.check(batch, setting.cfg)
-  states, still = Players.of(state), None
-  if states.actor and not setting.cfg.actor.learns:
-    # The pass has the policy, and the parameters that wrote the rows if the
-    # rejection needs them.
-    states, still = Players(states.policy), states.actor
-    if setting.cfg.rejection and setting.cfg.rejection.needs_actor:
-      behaviour_params = still.params
-  policy, actor = states
-  weights = PassParams(states.map(lambda x: x.params), frozen, behaviour_params)
-  # Skipped updates count too: a row that comes back gets other noise.
-  rows = _rows(batch, loss, policy.step + policy.skipped, setting.cfg)
-  fold = functools.partial(
-      microbatches.fold, plan=plan, mesh=setting.mesh,
-      rows=microbatches.arrange(rows, plan, setting.mesh))
-  calibration, own = _calibration(
-      policy.calibration, weights, rows, fold, loss, setting)
-  gradient = jax.grad(functools.partial(_loss, setting=setting), has_aux=True)
-  grads, metrics, maxima, facts = _gradient(
-      gradient, weights, fold, Numbers(
-          loss, calibration, actor and actor.distill), setting.specs)
-  metrics, calibration = _means(metrics, calibration, own, setting)
-  metrics.update(maxima, **plan.shares)
+  cfg, learning = setting.cfg, setting.optimizers
+  policy, writer = state[POLICY], state[setting.writer]
+  forward.check(batch, cfg)
 
-  norms = grads.map(optax.tree.norm)
-  # One number that is not finite makes the sum so. All players skip together,
-  # so that their steps stay those of the same batches.
-  finite = jnp.isfinite(
-      metrics['loss'] + norms.policy + (
-          metrics['actor_loss'] + norms.actor if actor else 0.0))
-  # A batch without trained tokens changes nothing: no momentum, no decay.
-  taken = finite & (metrics['tokens'] > 0)
-  # Where the rejection leaves no token, the policy has nothing to learn from.
-  by_policy = taken & (metrics.get('obrs_empty', 0.0) == 0)
-  new = states.map(
-      functools.partial(_descend, dropped=1 - finite.astype(jnp.int32)), grads,
-      setting.optimizers, Players(by_policy, taken))
-  for name, before, norm, optimizer in zip(
-      ('', 'actor_'), states, norms, setting.optimizers):
-    if before is not None:
-      metrics.update({
-          f'{name}grad_norm': norm,
-          f'{name}learning_rate': optimizer.schedule(before.step)})
-  policy = new.policy.replace(calibration=calibration)
-  metrics.update(
-      skipped=policy.skipped, skipped_in_row=policy.skipped_in_row)
-  new = new._replace(policy=policy)
-  if actor:
-    metrics.update(lambda_distill=actor.distill)
-    distill = actor_lib.controlled(
-        actor.distill, metrics['actor_kl'], loss.actor, setting.cfg.actor)
-    new = new._replace(actor=new.actor.replace(
-        distill=jnp.where(taken, distill, actor.distill)))
-  metrics = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
-  if facts:
-    metrics['rows'] = microbatches.in_place(facts, plan, len(batch.mask))
-  return new._replace(actor=still or new.actor).like(state), metrics
-
-
-def _rows(batch, loss, number, cfg):
-  """Computes weights and noise of a batch; `number` counts the updates before.
-
-  Returns:
-    The LearnerBatch without tokens behind a response in its mask, the weights
-    [B, T] of its tokens in the loss, and the noise [B, T] of the rejection's
-    mask, or None.
-  """
+  # ---- ROWS: which tokens count, and how much ----
   # A token behind the response stands for whatever its list has there.
   batch = batch.replace(mask=batch.mask & forward.real(batch))
+  if batch.token_advantages is not None:
+    batch = batch.replace(
+        advantages=jnp.where(batch.mask, batch.token_advantages, 0.0))
+  # Of the whole batch: microbatches and devices only add their parts.
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
       budget=loss.budget)
   noise = None
   if cfg.rejection and cfg.rejection.mask == 'sampled':
-    noise = rejection_lib.noise(batch.identity, number, cfg.max_response)
-  return batch, weights, noise
+    # Skipped updates count too: a row that comes back gets other noise.
+    noise = rejection_lib.noise(
+        batch.identity, policy.step + policy.skipped, cfg.max_response)
+  rows = batch, weights, noise
+
+  # ---- GRADIENT: summed over the microbatches ----
+  params = {name: state[name].params for name in learning}
+  if cfg.rejection and cfg.rejection.needs_actor and (
+      setting.writer not in learning):
+    behaviour_params = writer.params
+  behaviour = {} if behaviour_params is None else {BEHAVIOUR: behaviour_params}
+  fold = functools.partial(
+      packing.fold, plan=plan, mesh=setting.mesh,
+      rows=packing.arrange(rows, plan, setting.mesh))
+  calibration, own = calibration_lib.calibration(
+      policy.calibration, {**params, **behaviour}, frozen, rows, fold, loss,
+      setting)
+  gradient = jax.grad(functools.partial(_loss, setting=setting), has_aux=True)
+
+  def of_microbatch(rows, at, given):
+    params, given = given
+    grads, (sums, maxima, facts) = gradient(params, given, rows, at)
+    # In the layout of the parameters: the sum over the microbatches is then
+    # split like them, where the partitioner could keep all of it everywhere.
+    grads = {name: jax.lax.with_sharding_constraint(grad, setting.specs[name])
+             for name, grad in grads.items()}
+    return ((grads, sums), maxima), facts
+
+  ((grads, sums), maxima), facts = fold(of_microbatch, given=(params, Constants(
+      behaviour, frozen, loss, calibration, writer.distill)))
+
+  # ---- METRICS: means over the batch, and the next calibration ----
+  metrics, calibration = _means(sums, calibration, own, setting)
+  metrics.update(maxima, **plan.shares)
+  prefix = lambda name: '' if name == POLICY else f'{name}_'
+  norms = {name: optax.tree.norm(grad) for name, grad in grads.items()}
+  for name, norm in norms.items():
+    metrics[f'{prefix(name)}grad_norm'] = norm
+    metrics[f'{prefix(name)}learning_rate'] = learning[name].schedule(
+        state[name].step)
+
+  # ---- STEP: all players or none, so that their steps stay of one batch ----
+  # One number that is not finite makes the sum so.
+  finite = jnp.isfinite(sum(
+      metrics[f'{prefix(name)}loss'] + norm for name, norm in norms.items()))
+  # A batch without trained tokens changes nothing: no momentum, no decay.
+  taken = finite & (metrics['tokens'] > 0)
+  # Where the rejection leaves no token, the policy has nothing to learn from.
+  by_policy = taken & (metrics.get('obrs_empty', 0.0) == 0)
+  new = {
+      name: _descend(
+          state[name], grads[name], optimizer,
+          by_policy if name == POLICY else taken,
+          dropped=1 - finite.astype(jnp.int32))
+      for name, optimizer in learning.items()}
+  new[POLICY] = new[POLICY].replace(calibration=calibration)
+  metrics.update(
+      skipped=new[POLICY].skipped, skipped_in_row=new[POLICY].skipped_in_row)
+  if ACTOR in new:
+    metrics.update(lambda_distill=writer.distill)
+    distill = actor_lib.controlled(
+        writer.distill, metrics['actor_kl'], loss.actor, cfg.actor)
+    new[ACTOR] = new[ACTOR].replace(
+        distill=jnp.where(taken, distill, writer.distill))
+  metrics = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
+  if facts:
+    metrics['rows'] = packing.in_place(facts, plan, len(batch.mask))
+  return {**state, **new}, metrics
 
 
-def _loss(params, weights, rows, at, numbers, *, setting):
-  """Computes the weighted sums of the losses of a microbatch.
+def _loss(params, given, rows, at, *, setting):
+  """Computes the sum of the players' losses of a microbatch.
 
   Args:
-    params: Players; the gradient is with respect to them.
-    weights: with the parameters that have no gradient.
+    params: name of each player that learns to its parameters; the gradient is
+      with respect to them.
+    given: the rest.
     rows: of the microbatch: LearnerBatch, weights and noise of its tokens.
-    at: microbatches.MicrobatchTokens.
-    numbers: of the update.
+    at: packing.MicrobatchTokens.
     setting: of the program.
 
   Returns:
-    The sum; and the sums, maxima and facts of rows of `loss.weighted_sum`.
+    The sum; and the sums, maxima and facts of rows of `weighted_sum`.
   """
-  cfg = setting.cfg
-  batch, of_tokens, noise = rows
-  loss, calibration, distill = numbers
+  cfg, loss = setting.cfg, given.loss
+  batch, weights, noise = rows
   lam = loss.rejection.get('lam')
   now = forward.stats(
-      weights._replace(params=params), batch, at, loss.temperature, setting,
-      lam=lam)
+      {**params, **given.behaviour}, given.frozen, batch, at, loss.temperature,
+      setting, lam=lam)
   rejection = None
   if cfg.rejection:
     rejection = rejection_lib.Context(
-        cfg.rejection, calibration, noise,
-        *forward.normalizers(batch, now, lam, cfg.rejection))
-  total, (sums, maxima, facts) = loss_lib.weighted_sum(
-      now.logprobs, now.entropy, batch, of_tokens, loss, cfg=cfg,
+        cfg.rejection, given.calibration, noise,
+        *calibration_lib.normalizers(batch, now, lam, cfg.rejection))
+  total, (sums, maxima, facts) = weighted_sum(
+      now.logprobs, now.entropy, batch, weights, loss, cfg=cfg,
       rejection=rejection)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.
-    actor, more = actor_lib.weighted_sum(
-        now, batch, of_tokens, distill, loss.actor, cfg.actor)
-    total, sums = total + actor, {**sums, **more}
+    of_actor, more = actor_lib.weighted_sum(
+        now, batch, weights, given.distill, loss.actor, cfg.actor)
+    total, sums = total + of_actor, {**sums, **more}
   if now.experts is not None:
     sums = {**sums, 'experts': now.experts}
   return total, (sums, maxima, facts if cfg.row_facts else {})
-
-
-def _gradient(gradient, weights, fold, numbers, specs):
-  """Computes the gradient of the batch's loss, summed over its microbatches.
-
-  Args:
-    gradient: that of `_loss`.
-    weights: with the parameters that have no gradient.
-    fold: (of_microbatch, given=) -> `microbatches.fold` over the batch.
-    numbers: of the update.
-    specs: Players of the layouts of the gradients.
-
-  Returns:
-    The gradients, Players; sums over the tokens; maxima; facts of the rows in
-    the order of the plan.
-  """
-  def of_microbatch(rows, at, given):
-    weights, numbers = given
-    grads, (sums, maxima, facts) = gradient(
-        weights.params, weights, rows, at, numbers)
-    # In the layout of the parameters: the sum over the microbatches is then
-    # split like them, where the partitioner could keep all of it everywhere.
-    grads = grads.map(jax.lax.with_sharding_constraint, specs)
-    return ((grads, sums), maxima), facts
-
-  ((grads, sums), maxima), facts = fold(of_microbatch, given=(weights, numbers))
-  return grads, sums, maxima, facts
-
-
-def _descend(state, grads, optimizer, taken, *, dropped):
-  """Clips the gradient and takes the optimiser step of a player, if `taken`."""
-  def step(params, opt_state, grads):
-    updates, opt_state = optimizer.transform.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state
-
-  # One conditional around the step: a choice for each array would keep copies
-  # of the parameters and of the optimiser's state.
-  params, opt_state = jax.lax.cond(
-      taken, step, lambda params, opt_state, _: (params, opt_state),
-      state.params, state.opt_state, grads)
-  return state.replace(
-      step=state.step + taken, params=params, opt_state=opt_state,
-      skipped=state.skipped + dropped,
-      skipped_in_row=(state.skipped_in_row + 1) * dropped)
 
 
 def _means(sums, calibration, own, setting):
@@ -263,42 +279,168 @@ def _means(sums, calibration, own, setting):
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
 
-def _calibration(previous, weights, rows, fold, loss, setting):
-  """Computes the calibration that the batch uses; `previous` is the last one.
+def _descend(state, grads, optimizer, taken, *, dropped):
+  """Clips the gradient and takes the optimiser step of a player, if `taken`."""
+  def step(params, opt_state, grads):
+    updates, opt_state = optimizer.transform.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
 
-  The other arguments are those of `_gradient`, and `rows` in the order of the
-  batch.
+  # One conditional around the step: a choice for each array would keep copies
+  # of the parameters and of the optimiser's state.
+  params, opt_state = jax.lax.cond(
+      taken, step, lambda params, opt_state, _: (params, opt_state),
+      state.params, state.opt_state, grads)
+  return state.replace(
+      step=state.step + taken, params=params, opt_state=opt_state,
+      skipped=state.skipped + dropped,
+      skipped_in_row=(state.skipped_in_row + 1) * dropped)
+
+
+def named(function: Any, batch: LearnerBatch) -> dict[str, Array]:
+  """Returns the columns that a function names; 0 at tokens that are masked."""
+  found = {name: batch.columns[name] for name in getattr(
+      function, 'columns', ()) if name in batch.columns}
+  return {
+      name: jnp.where(
+          jnp.expand_dims(batch.mask, range(1, x.ndim - 1)), x,
+          jnp.zeros((), x.dtype))
+      if batch.declared[name].axes[-1:] == 'T' else x
+      for name, x in found.items()}
+
+
+def likelihood(new, old, advantages, mask):
+  """Computes the supervised loss, -log p(token) times the row's advantage."""
+  del old
+  loss = -new * jnp.where(mask, policy_losses.by_token(advantages), 0.0)
+  nowhere = jnp.zeros_like(mask)
+  return policy_losses.PolicyLoss(loss, jnp.ones_like(new), nowhere, nowhere)
+
+
+OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
+
+
+def weighted_sum(
+    new: Array,
+    entropy: Array,
+    batch: LearnerBatch,
+    weights: Array,
+    loss: LossParams,
+    *,
+    cfg: LossChoices,
+    rejection: Optional[rejection_lib.Context] = None,
+) -> tuple[Array, Any]:
+  """Computes a microbatch's part of the policy's loss, and its metrics.
+
+  With the tokens' weights w and the importance weights F, the loss is
+
+    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t + X_t)
+
+  Under rejection, F_t is the factor of `rejection.factors`. X is the further
+  term `loss.term`.
+
+  Args:
+    new: [B, T] log-probs under the trained policy, with gradient.
+    entropy: [B, T] entropy of the trained policy, nats.
+    batch: the rows; without old log-probs, `new` is used in their place. Its
+      advantages are [B], or [B, T] by token.
+    weights: [B, T] weights of tokens, from `policy_losses.token_weights`.
+    loss: hyperparameters.
+    cfg: static choices.
+    rejection: of tokens that another policy wrote; None keeps all.
 
   Returns:
-    The calibration, and whether it was computed from this batch; else it is
-    that of the update before.
+    The loss [], and (sums, maxima, rows) without gradient: dictionaries of []
+    for the metrics, the objective's own under 'objective', and of [B], the mean
+    `entropy` and the `clip_share` of each row's trained tokens.
   """
-  cfg = setting.cfg.rejection
-  if not cfg:
-    return None, True
+  mask = batch.mask
 
-  def counts(new, batch, noise, **z):
-    old = new if batch.old_logprobs is None else batch.old_logprobs
-    return rejection_lib.counts(cfg, rejection_lib.tokens(
-        cfg, obrs.Logprobs(new, old, batch.behaviour_logprobs), batch.mask,
-        loss.rejection['lam'], noise=noise, **z), batch.mask)
+  def trained(x):
+    # Masked tokens must not reach the loss, not even as 0 * inf.
+    return jnp.where(mask, x, 0.0)
 
-  def of_microbatch(rows, at, given):
-    weights, loss = given
-    batch, _, noise = rows
-    lam = loss.rejection['lam']
-    now = forward.stats(
-        weights, batch, at, loss.temperature, setting, entropy=False, lam=lam)
-    z, z_topk = forward.normalizers(batch, now, lam, cfg)
-    return (counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()), ()
+  new, entropy, weights = map(trained, (new, entropy, weights))
+  # In the first update after a rollout the new policy is the old one. Its own
+  # log-probs make every ratio exactly 1; those of another program would not.
+  old = (jax.lax.stop_gradient(new) if batch.old_logprobs is None
+         else trained(batch.old_logprobs))
+  logprobs = obrs.Logprobs(new, old, trained(batch.behaviour_logprobs))
+  gap = old - logprobs.behaviour
+  policy, own = _surrogate(new, old, batch, loss, cfg)
+  weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
 
-  if cfg.target == 'p_ref':
-    # Both policies are known before the update: no pass of the model.
-    batch, _, noise = rows
-    z = 'z' if cfg.z == 'exact' else 'z_topk'
-    sums = counts(batch.old_logprobs, batch, noise, **{z: batch.z})
-  elif cfg.two_pass:
-    (sums, _), _ = fold(of_microbatch, given=(weights, loss))
-  else:
-    return previous, False
-  return rejection_lib.calibrate(cfg, sums, previous, own=True), True
+  terms = dict(
+      policy=weight * policy.loss, entropy=-loss.entropy_bonus * entropy)
+  if batch.anchor_logprobs is not None:
+    sums['kl_anchor'] = kl.KL_ESTIMATORS[cfg.kl_estimator](
+        new, trained(batch.anchor_logprobs))
+    terms['anchor'] = loss.kl_coef * sums['kl_anchor']
+  if callable(cfg.term):
+    further, more = policy_losses.with_metrics(cfg.term(
+        new, old, entropy, mask, **loss.term, **named(cfg.term, batch)))
+    terms['further'], own = trained(further), {**own, **more}
+  # Token by token, in this order: a run's bits depend on it.
+  total = jnp.sum(weights * functools.reduce(jnp.add, terms.values()))
+
+  sums.update(
+      entropy=entropy, clip_low=policy.clipped_low,
+      clip_high=policy.clipped_high, ratio=policy.ratio,
+      kl_old=kl.k3(new, old), behaviour_gap=jnp.abs(gap),
+      **({'objective': own} if own else {}))
+  # Sums, not means: the denominators are those of the whole batch, whatever
+  # microbatch a row is in.
+  sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
+  sums.update(
+      counts, loss=total, policy_loss=jnp.sum(weights * terms['policy']),
+      tokens=jnp.sum(mask, dtype=jnp.float32))
+  count = jnp.maximum(jnp.sum(mask, 1), 1)
+  rows = dict(
+      entropy=jnp.sum(entropy, 1) / count, clip_share=jnp.sum(trained(
+          policy.clipped_low | policy.clipped_high), 1) / count)
+  maxima = dict(
+      ratio_max=jnp.max(trained(policy.ratio)),
+      behaviour_gap_max=jnp.max(jnp.abs(gap)))
+  return total, jax.lax.stop_gradient((sums, maxima, rows))
+
+
+def _surrogate(new, old, batch, loss, cfg):
+  """Computes the PolicyLoss of the objective, and its own metrics."""
+  objective = OBJECTIVES.get(cfg.objective, cfg.objective)
+  policy, own = policy_losses.with_metrics(objective(
+      new, old, batch.advantages, batch.mask, **loss.objective,
+      **named(objective, batch)))
+  if callable(cfg.objective):  # the user's may leave anything where masked
+    policy = policy._replace(loss=jnp.where(batch.mask, policy.loss, 0.0))
+  return policy, own
+
+
+def _importance(logprobs, batch, loss, cfg, rejection):
+  """Computes the factors that the tokens' losses get for who wrote them.
+
+  Args:
+    logprobs: [B, T], 0 where masked.
+    batch: the rows.
+    loss: hyperparameters.
+    cfg: static choices.
+    rejection: of the microbatch, or None.
+
+  Returns:
+    [B, T] factors; metrics, name to [B, T]; and, under rejection, the sums
+    that its calibration needs.
+  """
+  mask = batch.mask
+  correct = functools.partial(
+      importance.correction(cfg.importance), **loss.importance,
+      **named(cfg.importance, batch))
+  if rejection is not None:
+    facts, factor, metrics = rejection_lib.factors(
+        rejection, logprobs, batch.advantages, mask, loss.rejection,
+        aggregation=cfg.aggregation, clipped=cfg.objective != 'no_clip',
+        correction=None if cfg.importance == 'none' else correct)
+    return factor, metrics, dict(
+        rejection=rejection_lib.counts(rejection.cfg, facts, mask))
+  weight = correct(logprobs.old - logprobs.behaviour, mask)
+  capped = jnp.zeros_like(mask)
+  if 'cap' in loss.importance:
+    capped = (weight >= loss.importance['cap']) | (weight == 0.0)
+  return weight, dict(importance=weight, importance_capped=capped), {}

@@ -27,6 +27,8 @@ def in_rows(
     static: sizes of rows.
     sizes: of the lists.
   """
+  firm, short = sizes.layout.firm, sizes.layout.short
+
   def attend(q, k, v, **options):
     def over(lists, q, k, v, static=static):
       rows = (ragged.rows(x, lists, static) for x in (q, k, v))
@@ -34,22 +36,22 @@ def in_rows(
           attention.causal_attention(*rows, **options), lists, static)
 
     def local(lists, slot, q, k, v):
-      firm, rest = (jax.tree.map(lambda x: x[part], lists) for part in (
-          slice(sizes.firm), slice(sizes.firm, None)))
+      first, rest = (jax.tree.map(lambda x: x[part], lists) for part in (
+          slice(firm), slice(firm, None)))
 
       def further(out):
         return jnp.where(
-            (slot >= sizes.firm)[..., None, None],
-            over(rest, q, k, v, static._replace(response=sizes.short)), out)
+            (slot >= firm)[..., None, None],
+            over(rest, q, k, v, static._replace(response=short)), out)
 
       # Static shapes must have room for many short rows; most lists have none.
       # compile_check finds the branch by its name.
       with jax.named_scope('further_rows'):
         return jax.lax.cond(
             jnp.any(rest.length > 0), further, lambda out: out,
-            over(firm, q, k, v))
+            over(first, q, k, v))
 
-    if sizes.firm in (None, sizes.places):
+    if firm in (None, sizes.places):
       return over(lists, q, k, v)
     return ragged.on_each(local, lists, columns.row, q, k, v)
 
@@ -74,13 +76,15 @@ def in_chunks(
   """
   # A copy for each chunk, not one product of all columns with all: its scores
   # would be N x N, most of them hidden.
-  count, earlier = sizes.chunks, sizes.back // sizes.chunk
+  count, layout = sizes.chunks, sizes.layout
+  chunk, back, width = layout.chunk, layout.back, layout.reach
+  earlier = back // chunk
   split = lambda x: x.reshape(count, -1, *x.shape[2:])
 
   def around(x, reach):
     """Returns the columns [chunks, reach + back + C, ...] chunks attend to."""
     near = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(
-        x[0], first, sizes.reach))(reach[0])
+        x[0], first, width))(reach[0])
     own = split(x)
     before = jnp.pad(own, ((earlier, 0),) + ((0, 0),) * (own.ndim - 1))
     return jnp.concatenate(
@@ -88,14 +92,14 @@ def in_chunks(
 
   def backs(columns, reach):
     """Returns [chunks, C, reach + back + C], positions back; -1 if hidden."""
-    column = jnp.arange(count)[:, None] * sizes.chunk
-    near = reach[0][:, None] + jnp.arange(sizes.reach)
+    column = jnp.arange(count)[:, None] * chunk
+    near = reach[0][:, None] + jnp.arange(width)
     # A key that is in reach and before its chunk or in it counts once.
-    twice = (near >= column - sizes.back) & (near < column + sizes.chunk)
+    twice = (near >= column - back) & (near < column + chunk)
     # What is before the list is in no sequence.
     owner = around(columns.sequence + 1, reach) - 1
     owner = jnp.where(jnp.pad(
-        twice, ((0, 0), (0, sizes.back + sizes.chunk))), -1, owner)[:, None]
+        twice, ((0, 0), (0, back + chunk))), -1, owner)[:, None]
     position, sequence, parent = (split(x)[..., None] for x in (
         columns.position, columns.sequence, columns.parent))
     seen = (owner >= 0) & ((owner == sequence) | (owner == parent))
@@ -103,7 +107,7 @@ def in_chunks(
         seen, position - around(columns.position, reach)[:, None], -1)
 
   # Once for all layers, outside of their scan.
-  back = ragged.on_each(backs, columns, reach)
+  distance = ragged.on_each(backs, columns, reach)
 
   def attend(q, k, v, *, scale, window, windowed, cap, implementation):
     del implementation
@@ -112,7 +116,7 @@ def in_chunks(
       k, v = (ragged.on_each(around, x, reach) for x in (k, v))
       return attention.masked_attention(
           ragged.on_each(split, q), k, v,
-          attention.visible(back, window, windowed), scale=scale, cap=cap)
+          attention.visible(distance, window, windowed), scale=scale, cap=cap)
 
     # The copies of keys and values, several times as large as these, are made
     # again for the gradient; the weights of attention are not.

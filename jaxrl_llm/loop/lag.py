@@ -5,8 +5,24 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.loop.rows import Buffer, empty, join
 from jaxrl_llm.types import GroupRequests, Stages
+
+
+class Due(NamedTuple):
+  """The wave whose rewards the stages see in this step.
+
+  Attributes:
+    ask: its groups.
+    rows: its R rollouts.
+    signal: learning signal of its groups.
+    unscored: how many of its rollouts have no scores yet: 0 or R.
+  """
+  ask: GroupRequests
+  rows: Buffer
+  signal: WaveSignal
+  unscored: int
 
 
 class InFlight(NamedTuple):

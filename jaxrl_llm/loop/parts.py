@@ -9,6 +9,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models.config import ModelConfig
@@ -35,14 +36,14 @@ class RolloutSampler(NamedTuple):
   """Sampling of the responses that are trained on.
 
   Attributes:
-    player: number of the player that writes them.
+    player: name of the player that writes them.
     to_sampling: (trained, frozen) -> its parameters for sampling; they may be
       quantised.
     lower_to_sampling: () -> `to_sampling`, lowered.
     sampler: `generate` and its sizes.
     weights: abstract parameters, as `to_sampling` returns them.
   """
-  player: int
+  player: str
   to_sampling: Callable[..., Any]
   lower_to_sampling: Callable[[], Any]
   sampler: SamplerProgram
@@ -58,9 +59,9 @@ class Programs(NamedTuple):
     learner_mesh: of scores, updates and their parameters: the same devices;
       `mesh.learner_tensor` is its size of tensor, the rest joins fsdp.
     learner: `score` and `update` of the RL phase, of all players.
-    players: the policy, which is evaluated and exported; and the actor, if it
+    players: by name: 'policy', which is evaluated and exported; 'actor', if it
       is another model.
-    model, policy, sampler: parts of the first player.
+    model, policy, sampler: parts of the policy.
     rollout_sampler: sampling of the responses that are trained on. Its sampler
       is that of its player, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
@@ -70,13 +71,13 @@ class Programs(NamedTuple):
   mesh: jax.sharding.Mesh
   learner_mesh: jax.sharding.Mesh
   learner: learner_lib.LearnerPrograms
-  players: tuple[Player, ...]
+  players: dict[str, Player]
   rollout_sampler: RolloutSampler
   stages: Stages
 
-  model = property(lambda self: self.players[0].model)
-  policy = property(lambda self: self.players[0].policy)
-  sampler = property(lambda self: self.players[0].sampler)
+  model = property(lambda self: self.players[POLICY].model)
+  policy = property(lambda self: self.players[POLICY].policy)
+  sampler = property(lambda self: self.players[POLICY].sampler)
   needs = property(lambda self: self.stages.needs)
 
   @property
@@ -160,9 +161,10 @@ class Fixed(NamedTuple):
     sampling: SamplingParams, but for the temperature of a schedule.
     loss: LossParams.
     anchor: parameters of the KL penalty's frozen model, or None.
-    frozen: for each player, parameters that are not trained, or None.
+    frozen: name of each player to its parameters that are not trained, or
+      None.
   """
   sampling: Any
   loss: Any
   anchor: Any
-  frozen: tuple[Any, ...] = (None,)
+  frozen: dict[str, Any]

@@ -15,7 +15,7 @@ from jaxrl_llm.base import schedules
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.advantages import WaveSignal
-from jaxrl_llm.loop.parts import Fixed, Parts
+from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.types import (
@@ -63,18 +63,6 @@ def capacity(stages: Stages) -> int:
   """Returns the rows that a buffer keeps between two waves."""
   return (stages.curriculum.capacity * stages.settings.samples
           + stages.selection.capacity)
-
-
-def size(stages: Stages) -> str:
-  """Describes the memory of rows held between steps; '' if there are none."""
-  rows = capacity(stages) + (
-      stages.settings.lag * stages.curriculum.max_requests)
-  if not rows:
-    return ''
-  row_bytes = sum(
-      x.nbytes for x in jax.tree.leaves(empty(1, stages)))
-  return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
-          f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
 
 
 def empty(rows: int, stages: Stages) -> Buffer:
@@ -335,92 +323,10 @@ def check_advantages(
           'finite numbers.')
 
 
-def to_score(
-    table: Table, groups: Sequence[np.ndarray], unscored: int, *, size: int,
-    drop_zero_advantage: bool) -> np.ndarray:
-  """Finds the rows without scores whose log-probs may be needed later.
-
-  Args:
-    table: C rows.
-    groups: [G, n] rows of the groups that are trained on or held, -1 for none.
-    unscored: R, rows at the table's end that have no scores.
-    size: length of the result, at least R.
-    drop_zero_advantage: leave out rows that are never trained on.
-
-  Returns:
-    [size] numbers of these rows among the R, each at its own place; -1 for the
-    others and filler.
-  """
-  needed = np.zeros(len(table.group), bool)
-  for rows in groups:
-    needed[rows[rows >= 0]] = True
-  if drop_zero_advantage:
-    needed &= table.advantage != 0.0  # NaN before its round
-  return masked_indices(needed[len(needed) - unscored:], size)
-
-
 def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
   """Returns [size] the numbers of rows that `which` marks, -1 elsewhere."""
   rows = np.where(which, np.arange(len(which)), -1)
   return np.pad(rows, (0, size - len(rows)), constant_values=-1)
-
-
-def with_scores(
-    parts: Parts, fixed: Fixed, table: Table, tokens: RolloutTokens,
-    rows: np.ndarray, players: tuple[Any, ...]) -> RolloutTokens:
-  """Computes the log-probs of other policies for rows of a wave.
-
-  Args:
-    parts, fixed: programs, and the loss, which has the temperature of all
-      policies if the table has none.
-    table: R rows.
-    tokens: the same rows. Of their old log-probs, anchor log-probs, actor
-      log-probs and normalisers, the arrays that are there are filled.
-    rows: [B] which rollouts to score; -1 for filler.
-    players: parameters of the policy at the step of these rows, and of the
-      actor, if it is another model.
-
-  Returns:
-    The rollouts with the scores of these rows, each at the home of its row. The
-    likeliest tokens are left out if the normalisers were all that they are for.
-  """
-  processes = parts.processes
-  plain = tokens.replace(top_ids=None, top_logprobs=None)
-  # The actor's pass costs as much as it is large: only where it is asked for.
-  pair = len(players) > 1 and not (
-      tokens.actor_logprobs is None and tokens.z is None)
-  models = {'old_logprobs': players if pair else players[0],
-            'anchor_logprobs': fixed.anchor}
-  models = {name: params for name, params in models.items()
-            if getattr(tokens, name) is not None}
-  scored = plain if tokens.z is not None else tokens
-  if not models or (rows < 0).all():
-    return scored
-  # The shards have as many places as rows, so that no row leaves its home.
-  placed = processes.place(rows, table.shard)
-  mine = placed[processes.positions(len(rows))]
-  real = mine >= 0
-  planned = plan(parts, table, placed, placed >= 0)
-  for name, params in models.items():
-    # Only this call needs top-k lists, the largest arrays of a batch.
-    needs_top = name == 'old_logprobs' and tokens.z is not None
-    kept = parts.stages.needs.scored if needs_top else ('experts',)
-    batch = processes.shard_rows(learner_batch(
-        tokens.only(kept), mine,
-        np.zeros(len(mine)), np.ones(len(mine), bool),
-        temperature=table.at(mine).temperature), len(rows))
-    scores = processes.fetch_rows(parts.programs.learner.score(
-        params, batch, planned, fixed.loss, fixed.frozen[0]))
-    for field, values in scores._asdict().items():
-      if field == 'logprobs':
-        field = name
-      elif name != 'old_logprobs':  # another policy's
-        continue
-      if values is not None and getattr(tokens, field) is not None:
-        column = getattr(scored, field).copy()
-        column[mine[real]] = values[real]
-        scored = scored.replace(**{field: column})
-  return scored
 
 
 def plan(
@@ -429,15 +335,14 @@ def plan(
   """Plans the microbatches of `rows`, of which some are `needed`."""
   facts = table.at(rows)
   return processes_lib.replicate(
-      parts.programs.learner.plan(facts.group, facts.prompt_length,
-                            np.where(needed, facts.length, 0)),
+      parts.programs.learner.plan(
+          facts.group, facts.prompt_length,
+          np.where(needed, facts.length, 0)),
       parts.processes.learner_mesh)
 
 
 # Columns of which others of a batch are made.
 _MERGED = 'prompt', 'prompt_length', 'response', 'length', 'generated'
-
-
 
 
 def learner_batch(

@@ -7,6 +7,7 @@ import zlib
 import jax
 import numpy as np
 
+from jaxrl_llm.learner.options import PLAYERS, POLICY
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import lag
 from jaxrl_llm.loop import rows as rows_lib
@@ -25,8 +26,8 @@ class RunState(NamedTuple):
   Attributes:
     step: steps done; a step is a wave, one call of the sampler.
     rounds: rounds done; a round is the updates on one train batch.
-    learners: parameters and optimiser of each player, on the device: of the
-      policy, and of the actor, if it is another model.
+    learners: name of each player to its parameters and optimiser, on the
+      device.
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
@@ -35,7 +36,7 @@ class RunState(NamedTuple):
   """
   step: int
   rounds: int
-  learners: tuple[TrainState, ...]
+  learners: dict[str, TrainState]
   curriculum: Any
   selection: Any
   buffer: rows_lib.Buffer
@@ -45,24 +46,31 @@ class RunState(NamedTuple):
   @property
   def learner(self) -> TrainState:
     """The policy's learner."""
-    return self.learners[0]
+    return self.learners[POLICY]
 
 
-def init_state(
-    parts: Parts,
-    learner: TrainState | tuple[TrainState, ...]) -> RunState:
+  @property
+  def listed(self) -> 'RunState':
+    """The state as checkpoints have it: the policy first, without names."""
+    return self._replace(learners=[
+        self.learners[name] for name in PLAYERS if name in self.learners])
+
+  @property
+  def named(self) -> 'RunState':
+    """The state of which `listed` is the form in checkpoints."""
+    return self._replace(learners=dict(zip(PLAYERS, self.learners)))
+
+
+def init_state(parts: Parts, learners: dict[str, TrainState]) -> RunState:
   """Returns the state before the first step.
 
   Args:
     parts: stages, sizes and problems of the run.
-    learner: state of the policy, or of the policy and the actor, from
-      `LearnerPrograms.init`.
+    learners: from `LearnerPrograms.init`.
   """
   choose, select, _, settings = parts.stages
   return RunState(
-      step=0, rounds=0,
-      learners=learner if isinstance(learner, tuple) else (learner,),
-      curriculum=choose.init(),
+      step=0, rounds=0, learners=learners, curriculum=choose.init(),
       selection=select.init((settings.seed, SELECTION)),
       buffer=rows_lib.empty(
           rows_lib.capacity(parts.stages), parts.stages),
@@ -80,7 +88,7 @@ def digests(state: RunState) -> dict[str, int]:
     return buffer._replace(tokens=None)
 
   shared = state._replace(
-      learners=(), buffer=without_tokens(state.buffer), in_flight=tuple(
+      learners={}, buffer=without_tokens(state.buffer), in_flight=tuple(
           wave._replace(rows=without_tokens(wave.rows))
           for wave in state.in_flight))
   return {

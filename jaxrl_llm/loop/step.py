@@ -17,9 +17,11 @@ import numpy as np
 
 from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.advantages import WaveSignal
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import flops, lag, rollout, step_metrics, turns
+from jaxrl_llm.loop import lag, rollout, step_metrics, turns
 from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop import scores as scores_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.state import (
   digests,
@@ -75,9 +77,14 @@ def take_step(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
       solved)
-  report = _report(
-      parts, state, fixed, _with_scores(wave, absorbed, tokens), absorbed,
-      learned)
+  report = step_metrics.report(
+      parts, scores_lib.of_wave(wave, absorbed.in_flight, tokens), state,
+      updates=learned.metrics, measured={
+          **wave.signal.metrics, **absorbed.metrics,
+          **parts.stages.curriculum.metrics(state.curriculum),
+          **parts.stages.selection.metrics(state.selection)},
+      trained=learned.table, picked=learned.picked,
+      frozen=fixed.frozen[POLICY] is not None)
   parts.processes.channel.agree(digests(state), f'after step {state.step}')
   return state, report
 
@@ -138,21 +145,6 @@ def sample(
         ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
 
 
-class Due(NamedTuple):
-  """The wave whose rewards the stages see in this step.
-
-  Attributes:
-    ask: its groups.
-    rows: its R rollouts.
-    signal: learning signal of its groups.
-    unscored: how many of its rollouts have no scores yet: 0 or R.
-  """
-  ask: GroupRequests
-  rows: rows_lib.Buffer
-  signal: WaveSignal
-  unscored: int
-
-
 class Absorbed(NamedTuple):
   """Train batches, and the stages' states, after the wave that is due.
 
@@ -169,7 +161,7 @@ class Absorbed(NamedTuple):
   curriculum: Any
   selection: Any
   in_flight: tuple[lag.InFlight, ...]
-  due: Due
+  due: lag.Due
   table: Table
   batches: list[np.ndarray]
   metrics: dict[str, float]
@@ -214,10 +206,10 @@ def absorb(
 
 def _exchange(
     parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
-    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], Due]:
+    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], lag.Due]:
   """Exchanges the new wave for the one that is due: without a lag, itself."""
   if not parts.stages.settings.lag:
-    return (), Due(
+    return (), lag.Due(
         wave.ask, wave.rows, wave.signal, len(wave.rows.table.group))
   # The policy that wrote the rows is gone when they are due, and nothing says
   # yet which of them are needed: all are scored, before it learns.
@@ -230,7 +222,7 @@ def _exchange(
         parts.stages)
     # Its signal is computed anew: when it was sampled, earlier rows of its
     # groups may have been in flight.
-    return in_flight, Due(
+    return in_flight, lag.Due(
         ask, rows, _signal(parts, state, ask, rows.table), unscored=0)
 
 
@@ -267,7 +259,7 @@ def score(
     waiting = rows_of(
         absorbed.table, parts.stages.curriculum.holds(absorbed.curriculum),
         settings.samples)
-    rows = rows_lib.to_score(
+    rows = scores_lib.to_score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=parts.programs.scored_rows,
         drop_zero_advantage=settings.drop_zero_advantage)
@@ -279,9 +271,7 @@ def _scored(
     parts: Parts, state: RunState, fixed: Fixed,
     wave: rows_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
   """Returns the tokens of a wave with the scores of these rows."""
-  return rows_lib.with_scores(
-      parts, fixed, *wave, rows,
-      tuple(player.params for player in state.learners))
+  return scores_lib.with_scores(parts, fixed, *wave, rows, state.learners)
 
 
 class RunCounts(NamedTuple):
@@ -307,7 +297,7 @@ class RoundsOutcome(NamedTuple):
     metrics: name to [], of each optimiser step.
     picked: rows of each round.
   """
-  learners: tuple[TrainState, ...]
+  learners: dict[str, TrainState]
   selection: Any
   table: Table
   metrics: list[dict[str, np.ndarray]]
@@ -343,7 +333,7 @@ def learn(
 
 
 def run_rounds(
-    parts: Parts, fixed: Fixed, learners: tuple[TrainState, ...],
+    parts: Parts, fixed: Fixed, learners: dict[str, TrainState],
     buffer: rows_lib.Buffer, batches_of_step: Sequence[np.ndarray],
     select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
   """Runs the rounds of a step: select rows, then update on them.
@@ -372,8 +362,8 @@ def run_rounds(
   behaviour_params = None
   if parts.stages.needs.behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
-    behaviour_params = jax.tree.map(jnp.copy, learners[-1].params)
-  state = learners if len(learners) > 1 else learners[0]
+    behaviour_params = jax.tree.map(
+        jnp.copy, learners[parts.programs.rollout_sampler.player].params)
   for number, rows in enumerate(batches_of_step, counts.rounds):
     made = table.round.copy()
     made[rows[rows >= 0]] = number
@@ -389,23 +379,22 @@ def run_rounds(
     picked.append(Picked(
         real, updates - table.policy_step[real], number - table.round[real],
         table.usage[real]))
-    state, table, of_round = _update(
-        parts, fixed, state, table, tokens, rows, behaviour_params,
+    learners, table, of_round = _update(
+        parts, fixed, learners, table, tokens, rows, behaviour_params,
         counts._replace(rounds=number))
     metrics += of_round
-  return RoundsOutcome(
-      state if len(learners) > 1 else (state,), selection, table, metrics,
-      picked)
+  return RoundsOutcome(learners, selection, table, metrics, picked)
 
 
 def _update(
-    parts: Parts, fixed: Fixed, state: Any, table: Table, tokens: RolloutTokens,
+    parts: Parts, fixed: Fixed, learners: Any, table: Table,
+    tokens: RolloutTokens,
     rows: np.ndarray, behaviour_params: Any, counts: RunCounts,
 ) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
 
   Returns:
-    The state after the steps; the table with their usage, and the latest
+    The learners after the steps; the table with their usage, and the latest
     entropies and clip shares; the metrics of each optimiser step.
   """
   settings, processes = parts.stages.settings, parts.processes
@@ -425,17 +414,17 @@ def _update(
     batch = _minibatch(parts, table, tokens, part)
     here = table.at(part)
     trained = here.trained & (here.length > 0)
-    state, result = parts.programs.learner.update(
-        state, processes.shard_rows(batch, len(part)),
+    learners, result = parts.programs.learner.update(
+        learners, processes.shard_rows(batch, len(part)),
         rows_lib.plan(parts, table, part, trained), fixed.loss,
-        fixed.frozen[0], behaviour_params)
+        fixed.frozen[POLICY], behaviour_params)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       facts[name][part[trained]] = values[trained]
     metrics.append(result)
     if result['skipped_in_row'] >= SKIPPED_LIMIT:
       raise_not_finite(settings.workdir, counts.steps + 1, batch, processes)
-  return state, table.replace(usage=usage, **facts), metrics
+  return learners, table.replace(usage=usage, **facts), metrics
 
 
 def _minibatch(
@@ -453,54 +442,3 @@ def _minibatch(
                                    1).astype(np.uint32)
   return rows_lib.learner_batch(
       tokens, mine, facts.advantage, facts.trained, **further)
-
-
-def _with_scores(
-    wave: rows_lib.Wave, absorbed: Absorbed,
-    tokens: RolloutTokens) -> rows_lib.Wave:
-  """Returns the step's wave with the old log-probs that were computed.
-
-  With a lag, it is the last one in flight; else it is the end of the table.
-  """
-  rows, first = len(wave.rows.table.group), 0
-  if absorbed.in_flight:
-    tokens = absorbed.in_flight[-1].rows.tokens
-  else:
-    first = len(absorbed.table.group) - rows
-  old = tokens.old_logprobs
-  return wave._replace(rows=wave.rows._replace(
-      tokens=wave.rows.tokens.replace(
-          old_logprobs=None if old is None else old[first:first + rows])))
-
-
-def _report(
-    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
-    absorbed: Absorbed, learned: RoundsOutcome) -> step_metrics.Report:
-  """Returns the report of a step, after which the run has this state."""
-  programs, (choose, select, needs, settings) = (
-      parts.programs, parts.stages)
-  table, sampler = learned.table, programs.rollout_sampler
-  return step_metrics.report(
-      parts, wave, step=state.step, solved=state.solved,
-      updates=learned.metrics,
-      measured={
-          **({'sampler/temperature': schedules.at(
-              settings.temperature, state.step - 1)}
-             if 'temperature' in needs.columns else {}),
-          **wave.signal.metrics, **absorbed.metrics,
-          **choose.metrics(absorbed.curriculum),
-          **select.metrics(learned.selection), **step_metrics.of_rounds(
-              learned.picked, table,
-              int((state.buffer.table.group >= 0).sum()))},
-      trained=table,
-      flops=flops.of_step(
-          programs.model, wave.responses.call, wave.judged.length,
-          [(table.prompt_length[rows], table.length[rows])
-           for rows, *_ in learned.picked],
-          epochs=settings.epochs,
-          frozen=fixed.frozen[0] is not None,
-          actor=programs.players[sampler.player].model
-          if sampler.player else None,
-          actor_learns=settings.actor_learns))
-
-

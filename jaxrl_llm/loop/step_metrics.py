@@ -43,12 +43,14 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from jaxrl_llm.base import plain
+from jaxrl_llm.base import plain, schedules
 from jaxrl_llm.base.tokenizer import characters
-from jaxrl_llm.loop import rollout
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.loop import flops, rollout
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.loop.rollout import Judged
 from jaxrl_llm.loop.rows import Wave
+from jaxrl_llm.loop.state import RunState
 from jaxrl_llm.types import GroupRequests, Picked, Probe, Table
 
 Row = dict[str, float]
@@ -74,40 +76,54 @@ class Report(NamedTuple):
 
 
 def report(
-    parts: Parts, wave: Wave, *, step: int, solved: np.ndarray,
+    parts: Parts, wave: Wave, state: RunState, *,
     updates: Sequence[Mapping[str, np.ndarray]],
-    measured: Mapping[str, np.ndarray], flops: dict[str, float],
-    trained: Table) -> Report:
+    measured: Mapping[str, float], trained: Table, picked: Sequence[Picked],
+    frozen: bool) -> Report:
   """Collects the report of a step.
 
   Args:
     parts: kinds of problems, processes, and the number of groups to record.
-    wave: what the step sampled.
-    step: number of the step, counted from 1.
-    solved: [D] bool, training problems solved so far.
+    wave: what the step sampled, with its old log-probs.
+    state: after the step.
     updates: metrics of each optimiser step.
-    measured: other metrics, of advantages, stages and rounds.
-    flops: model FLOPs by phase.
+    measured: metrics of the advantages and the stages.
     trained: rows after the step's rounds.
+    picked: rows of each round.
+    frozen: whether some parameters of the policy are not trained.
   """
-  table = wave.rows.table
+  table, settings, step = wave.rows.table, parts.stages.settings, state.step
+  measured = {**measured, **of_rounds(
+      picked, trained, int((state.buffer.table.group >= 0).sum()))}
+  if 'temperature' in parts.stages.needs.columns:
+    measured['sampler/temperature'] = schedules.at(
+        settings.temperature, step - 1)
   row = {
       **of_rollouts(
           table, wave.ask, wave.signal.gain, wave.judged.kind,
           wave.judged.use),
       **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
-      **of_solved(solved, parts.kinds), **of_turns(wave.judged),
+      **of_solved(state.solved, parts.kinds), **of_turns(wave.judged),
       **of_updates(updates)}
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
-      first, chosen(wave.ask, parts.stages.settings.records, step)]),
+      first, chosen(wave.ask, settings.records, step)]),
                     trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
+  writer = parts.programs.rollout_sampler.player
   return Report(
-      row, written[len(first):], shown, int(table.generated.sum()), flops)
+      row, written[len(first):], shown, int(table.generated.sum()),
+      flops.of_step(
+          parts.programs.model, wave.responses.call, wave.judged.length,
+          [(trained.prompt_length[rows], trained.length[rows])
+           for rows, *_ in picked],
+          epochs=settings.epochs, frozen=frozen,
+          actor=None if writer == POLICY else (
+              parts.programs.players[writer].model),
+          actor_learns=settings.actor_learns))
 
 
 def of_rollouts(

@@ -58,6 +58,11 @@ def with_metrics(found: Any) -> tuple[Any, Any]:
   return found if pair and len(found) == 2 else (found, {})
 
 
+def by_token(advantages: Array) -> Array:
+  """Returns advantages [B] or [B, T] as [B, 1] or [B, T]."""
+  return advantages if advantages.ndim == 2 else advantages[:, None]
+
+
 def _inputs(new, old, advantages, mask):
   """Returns log-ratio and advantages, zeros where masked; and the bool mask."""
   chex.assert_rank([new, old, mask], 2)
@@ -65,10 +70,9 @@ def _inputs(new, old, advantages, mask):
   chex.assert_rank(advantages, {1, 2})
   chex.assert_equal_shape_prefix([new, advantages], advantages.ndim)
   mask = jnp.asarray(mask, bool)
-  if advantages.ndim == 1:
-    advantages = advantages[:, None]
   log_ratio = jnp.where(mask, new - jax.lax.stop_gradient(old), 0.0)
-  advantages = jnp.where(mask, jax.lax.stop_gradient(advantages), 0.0)
+  advantages = jnp.where(
+      mask, jax.lax.stop_gradient(by_token(advantages)), 0.0)
   return log_ratio.astype(jnp.float32), advantages, mask
 
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import forward, packing
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import packing
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.update import LossParams
+from jaxrl_llm.loop import scores as scores_lib
 from jaxrl_llm.prepare import choices, methods, programs, sft_data
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
@@ -22,7 +24,7 @@ class Arguments(NamedTuple):
   """Arguments of the programs of a step, as jax.ShapeDtypeStruct.
 
   Attributes:
-    state: TrainState, or those of the policy and the actor.
+    state: name of each player to its TrainState.
     frozen: parameters that are not trained, or None.
     anchor: parameters of the KL penalty's frozen model, or None.
     weights: all parameters that write the rows, in the sampling layout.
@@ -44,20 +46,19 @@ class Arguments(NamedTuple):
   scored: LearnerBatch
   scored_plan: packing.Plan
   behaviour_params: Any
-  loss: loss_lib.LossParams
+  loss: LossParams
 
 
 def abstract(made: programs.Programs) -> Arguments:
   """Returns shape, dtype and sharding of all arguments in a training step."""
   config, state = made.config, made.learner.state
-  players = forward.Players.of(state)
   lora = config.lora.rank > 0
   anchor = None
   if 'anchor_logprobs' in made.needs.columns:
     # With LoRA, the anchor is the frozen model without adapters, unless SFT
     # has trained them.
     anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
-        config) else players.policy.params
+        config) else state[POLICY].params
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = (
@@ -73,7 +74,7 @@ def abstract(made: programs.Programs) -> Arguments:
       plan=on_devices(made, full_plan(made, updated)),
       scored=_batch(made, scored, updated=False),
       scored_plan=on_devices(made, full_plan(made, scored)),
-      behaviour_params=players.actor_or_policy.params
+      behaviour_params=state[made.rollout_sampler.player].params
       if made.needs.behaviour_params else None,
       loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
 
@@ -184,14 +185,10 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:
-    players = forward.Players.of(x.state).map(lambda player: player.params)
-    if x.batch.actor_logprobs is None and x.batch.z is None:
-      players = players.policy
-    else:
-      players = players.like(x.state)
+    players = {POLICY: x.anchor} if x.batch.old_logprobs is None else (
+        scores_lib.scoring(x.batch, x.state))
     phases['score'] = lambda: learner.score.lower(
-        x.anchor if x.batch.old_logprobs is None else players, x.scored,
-        x.scored_plan, x.loss, x.frozen)
+        players, x.scored, x.scored_plan, x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
       x.state, x.batch, x.plan, x.loss, x.frozen, x.behaviour_params)
   return phases

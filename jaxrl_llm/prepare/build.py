@@ -21,6 +21,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.base import phases, plain, schedules
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import ModelTokenizer
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.models import hf
@@ -150,49 +151,64 @@ def _task(
 
 
 def _typed(
-    config: ConfigDict, model: ModelConfig | None, platform: str,
-    section: str = 'model') -> tuple[ConfigDict, ModelConfig | None]:
-  """Chooses the compute type of a checkpoint, if `model.dtype` does not.
+    config: ConfigDict, models: dict[str, ModelConfig], platform: str,
+) -> tuple[ConfigDict, dict[str, ModelConfig]]:
+  """Chooses the compute types of checkpoints, where `model.dtype` does not.
 
   It is the type of the stored weights, but float32 on a CPU: a CPU computes in
   16 bits by converting each operand, which takes several times as long.
   """
-  flat = config_lib.flatten(config)
-  name = flat[f'{section}.hf']
-  if not name or flat[f'{section}.dtype'] is not None:
-    return config, model
-  config = config.copy_and_resolve_references()
-  if platform == 'cpu' and model.dtype != 'float32':
-    logging.warning(
-        'Computing in float32, since a CPU is slow in %s, the type of %s: '
-        'set %s.dtype to choose.', model.dtype, name, section)
-    model = dataclasses.replace(model, dtype='float32')
-  own = config.model if section == 'model' else config.actor.model
-  own.dtype = model.dtype
-  return config, model
+  flat, config = config_lib.flatten(config), (
+      config.copy_and_resolve_references())
+  for player, model in models.items():
+    section = config_lib.SECTIONS[player]
+    name = flat[f'{section}.hf']
+    if not name or flat[f'{section}.dtype'] is not None:
+      continue
+    if platform == 'cpu' and model.dtype != 'float32':
+      logging.warning(
+          'Computing in float32, since a CPU is slow in %s, the type of %s: '
+          'set %s.dtype to choose.', model.dtype, name, section)
+      model = dataclasses.replace(model, dtype='float32')
+    models = models | {player: model}
+    own = config.model if player == POLICY else config[player].model
+    own.dtype = model.dtype
+  return config, models
 
 
-def _actor_checkpoint(
-    config: ConfigDict, tokenizer: Any) -> hf.Checkpoint | None:
-  """Opens the actor's checkpoint, if it has one, and compares vocabularies.
+def _checkpoints(
+    config: ConfigDict, tokenizer: Any) -> tuple[dict[str, hf.Checkpoint], Any]:
+  """Opens the checkpoints of players that have one, and compares vocabularies.
+
+  Returns:
+    The checkpoints, and the policy's tokeniser: that of its checkpoint, if it
+    has one, else the given one.
 
   Raises:
-    ValueError: there is none, or it has other tokens than the policy's.
+    ValueError: there is no checkpoint, or it has other tokens than the
+      policy's.
   """
-  name = config.actor.model.hf
-  if not name:
-    return None
-  folder = hf.fetch(name, field='actor.model.hf')
-  if isinstance(tokenizer, ModelTokenizer):
-    different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
-    if different:
-      (first, tokens), *_ = different.items()
-      raise ValueError(
-          f'actor.model.hf={name} has another vocabulary than '
-          f'{tokenizer.folder}: {len(different)} ids differ, such as {first} '
-          f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
-          "Choose an actor with the policy's vocabulary.")
-  return hf.open_checkpoint(folder)
+  found, flat = {}, config_lib.flatten(config)
+  for player, section in config_lib.SECTIONS.items():
+    name = flat[f'{section}.hf']
+    if not name:
+      continue
+    folder = hf.fetch(name, field=f'{section}.hf')
+    if player == POLICY:
+      if not tokenizer_lib.is_bare(folder):
+        tokenizer = ModelTokenizer(folder)
+    elif isinstance(tokenizer, ModelTokenizer):
+      different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
+      if different:
+        (first, tokens), *_ = different.items()
+        raise ValueError(
+            f'{section}.hf={name} has another vocabulary than '
+            f'{tokenizer.folder}: {len(different)} ids differ, such as {first} '
+            f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
+            f"Choose a model with the policy's vocabulary.")
+    found[player] = hf.open_checkpoint(folder)
+    hf.warn_of_length(folder, config.max_prompt + config.max_response)
+  return found, tokenizer
 
 
 def _stops(tokenizer: Any) -> stops_lib.Stops:
@@ -212,10 +228,10 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def _contents(
-    task: tasks.Task, **folders: pathlib.Path | None) -> dict[str, str]:
+    task: tasks.Task, **folders: pathlib.Path) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
   return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
-      name: hf.digest(folder) for name, folder in folders.items() if folder}}
+      name: hf.digest(folder) for name, folder in folders.items()}}
 
 
 def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
@@ -260,37 +276,23 @@ def parts(
     ValueError: values that do not fit together, in one sentence.
   """
   user_config, config = config, config_lib.with_saved_auto_values(config)
-  model, actor = (
-      config_lib.model_config(config), config_lib.actor_model(config))
-  folder = checkpoint = None
-  if config.model.hf:
-    folder = hf.fetch(config.model.hf)
-    checkpoint = hf.open_checkpoint(folder)
-    if not tokenizer_lib.is_bare(folder):
-      tokenizer = ModelTokenizer(folder)
-  theirs = _actor_checkpoint(config, tokenizer) if actor else None
-  for opened in filter(None, (checkpoint, theirs)):
-    hf.warn_of_length(opened.folder, config.max_prompt + config.max_response)
+  models = config_lib.models(config)
+  checkpoints, tokenizer = _checkpoints(config, tokenizer)
   task, lengths = _task(
-      config, model, tokenizer, training and not own_prompts)
+      config, models[POLICY], tokenizer, training and not own_prompts)
   mesh = _mesh(config)
   platform = mesh.devices.flat[0].platform
   processes = processes_lib.make_processes(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))
   compiled.start(config.compilation_cache, processes.channel)
-  config, model = _typed(config, model, platform)
-  if actor:
-    config, actor = _typed(config, actor, platform, 'actor.model')
+  config, models = _typed(config, models, platform)
   stages = stages_lib.make_stages(config, max(len(task.train), 1))
-  memory.check(
-      config, model, mesh, stages, len(task.heldout), training, actor)
+  memory.check(config, models, mesh, stages, len(task.heldout), training)
   if training:
     _warn_of_warmup(config, stages)
   make = functools.partial(
-      programs_lib.make_programs, model=model, mesh=mesh, stages=stages,
-      stops=_stops(task.tokenizer), checkpoint=checkpoint, lengths=lengths,
-      actor=actor and programs_lib.PlayerSource(
-          config_lib.of_actor(config), actor, theirs))
+      programs_lib.make_programs, models=models, mesh=mesh, stages=stages,
+      stops=_stops(task.tokenizer), checkpoints=checkpoints, lengths=lengths)
   room = memory.available(mesh) if training else None
   programs, needs = fit.fitted(make, config, room and room // mesh.size)
 
@@ -305,7 +307,8 @@ def parts(
       advantages=choices.advantages(config, stages.needs.of_advantage),
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(
-          task, model=folder, actor=theirs and theirs.folder),
+      contents=_contents(task, **{
+          'model' if player == POLICY else player: checkpoint.folder
+          for player, checkpoint in checkpoints.items()}),
       user_config=user_config, processes=processes,
       unrewarded=rollout.Unrewarded(), needs=needs)

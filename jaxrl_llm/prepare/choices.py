@@ -10,8 +10,8 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import schedules
 from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import policy as policy_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.options import (
   ActorNumbers,
   LossWeights,
@@ -46,13 +46,13 @@ def learner_config(
       actor=methods.actor(config)) | changes)
 
 
-def loss_params(config: ConfigDict) -> loss_lib.LossParams:
+def loss_params(config: ConfigDict) -> update_lib.LossParams:
   """Returns the numbers of the loss, as NumPy scalars."""
   numbers = {} if config.off_policy == 'none' else _numbers(
       RejectionBounds, config[config.off_policy])
   of_actor = {} if methods.actor(config) is None else _numbers(
       ActorNumbers, config.actor) | methods.actor_importance(config)[1]
-  return loss_lib.LossParams(
+  return update_lib.LossParams(
       **_numbers(LossWeights, config.loss),
       temperature=np.float32(schedules.at(config.sampling.temperature)),
       budget=np.float32(config.max_response),
@@ -62,7 +62,7 @@ def loss_params(config: ConfigDict) -> loss_lib.LossParams:
       rejection=numbers, actor=of_actor)
 
 
-def supervised_params(config: ConfigDict) -> loss_lib.LossParams:
+def supervised_params(config: ConfigDict) -> update_lib.LossParams:
   """Returns the numbers of the loss of the objective 'likelihood'."""
   return loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),

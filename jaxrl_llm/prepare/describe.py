@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import jax
+
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.base import plain
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.prepare import build, methods
 from jaxrl_llm.storage import paths
+from jaxrl_llm.types import Stages
 
 
 def described(parts: Parts) -> dict[str, Any]:
@@ -33,15 +38,15 @@ def write(parts: Parts, folder: paths.Path) -> None:
       folder / 'config.json', config_lib.to_json(user_config))
 
 
-def of_player(parts: Parts, number: int) -> Parts:
+def of_player(parts: Parts, name: str) -> Parts:
   """Returns the parts in which a player is the policy."""
-  if not number:
+  if name == POLICY:
     return parts
   contents = {**parts.contents, 'model': parts.contents.get('actor')}
   return parts._replace(
       programs=parts.programs._replace(
           config=config_lib.of_actor(parts.config),
-          players=parts.programs.players[number:]),
+          players={POLICY: parts.programs.players[name]}),
       contents={k: v for k, v in contents.items() if v is not None},
       user_config=config_lib.of_actor(parts.user_config))
 
@@ -75,6 +80,18 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
       'wave_signal', 'batch_advantages', *['score'] * score, 'update']
 
 
+def buffer(stages: Stages) -> str:
+  """Describes the memory of rows held between steps; '' if there are none."""
+  rows = rows_lib.capacity(stages) + (
+      stages.settings.lag * stages.curriculum.max_requests)
+  if not rows:
+    return ''
+  row_bytes = sum(
+      x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))
+  return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
+          f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
+
+
 def ends(parts: Parts) -> str:
   """Returns a line about the tokens and texts that end a response."""
   tokenizer = parts.task.tokenizer
@@ -99,13 +116,13 @@ def updates(parts: Parts) -> str:
 
 def layout(parts: Parts) -> str:
   """Returns the layouts of training and sampling weights as tables."""
-  actor = parts.programs.rollout_sampler.player
   text = ''
-  for number, (_, policy, _) in enumerate(parts.programs.players):
-    of = ' of the actor' if number else ''
+  for name, player in parts.programs.players.items():
+    of = '' if name == POLICY else f' of the {name}'
     text += f'Training{of}:\n' + sharding.table(
-        policy.trained, sharding.TRAIN_RULES, parts.programs.learner_mesh)
-    if number == actor:
+        player.policy.trained, sharding.TRAIN_RULES,
+        parts.programs.learner_mesh)
+    if name == parts.programs.rollout_sampler.player:
       text += f'Sampling{of}:\n' + sharding.table(
           parts.programs.rollout_sampler.weights, sharding.SAMPLE_RULES,
           parts.programs.mesh)

@@ -6,7 +6,7 @@ compiler's own numbers, of a job that may fit, are in `launch/compile_check.py`.
 
 import math
 import os
-from typing import NamedTuple
+from typing import Mapping, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.declared import AUTO
+from jaxrl_llm.learner.options import ACTOR, POLICY
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.prepare import methods
 from jaxrl_llm.prepare.stages import Stages
@@ -35,27 +36,26 @@ class Part(NamedTuple):
 
 
 def check(
-    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stages: Stages, heldout: int, training: bool = True,
-    actor: ModelConfig | None = None) -> None:
+    config: ConfigDict, models: Mapping[str, ModelConfig],
+    mesh: jax.sharding.Mesh, stages: Stages, heldout: int,
+    training: bool = True) -> None:
   """Refuses a run that cannot fit into the memory of this machine.
 
   Args:
     config: with all sizes.
-    model: the architecture.
+    models: architecture of each player, by name.
     mesh: the sampler's devices.
     stages: their capacities are the sizes of the programs.
     heldout: number of held-out problems.
     training: False for an evaluation.
-    actor: the architecture of the actor, if it is another model.
 
   Raises:
     ValueError: one sentence with the largest arrays, and how to lower them.
   """
   room = available(mesh)
   found = parts(
-      config, model, dict(mesh.shape), stages, heldout, training,
-      actor, mesh.devices.flat[0].platform)
+      config, models, dict(mesh.shape), stages, heldout, training,
+      mesh.devices.flat[0].platform)
   if mesh.devices.flat[0].platform != 'cpu':
     found = [part for part in found if not part.on_host]
   needed = sum(part.bytes for part in found)
@@ -76,16 +76,17 @@ def available(mesh: jax.sharding.Mesh) -> int | None:
 
 
 def parts(
-    config: ConfigDict, model: ModelConfig, mesh: dict[str, int],
-    stages: Stages, heldout: int, training: bool,
-    actor: ModelConfig | None = None, platform: str = 'cpu') -> list[Part]:
+    config: ConfigDict, models: Mapping[str, ModelConfig],
+    mesh: dict[str, int], stages: Stages, heldout: int, training: bool,
+    platform: str = 'cpu') -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
   Args:
-    config, model, stages, heldout, training, actor: arguments of `check`.
+    config, models, stages, heldout, training: arguments of `check`.
     mesh: size of each axis.
     platform: of the devices.
   """
+  model, actor = models[POLICY], models.get(ACTOR)
   item = np.dtype(
       'float32' if model.dtype == 'float32' else 'float16').itemsize
   requests = stages.curriculum.max_requests

@@ -6,7 +6,7 @@ ahead of time for machines that are elsewhere.
 """
 
 import functools
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner.options import OptimizerConfig
+from jaxrl_llm.learner.options import ACTOR, OptimizerConfig, POLICY
 from jaxrl_llm.loop.parts import Player, Programs, RolloutSampler
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models import attention, hf
@@ -39,19 +39,6 @@ _LARGE = 1 << 20
 # Tokens of a response that exists to compute at a time. Accelerators take as
 # long for fewer, since they read all weights.
 _CONTINUED_CPU, _CONTINUED = 32, 256
-
-
-class PlayerSource(NamedTuple):
-  """Parts of a player that come from outside.
-
-  Attributes:
-    config: the config in which this player's model is the policy's.
-    model: its architecture.
-    checkpoint: source of its weights; None is random weights.
-  """
-  config: ConfigDict
-  model: ModelConfig
-  checkpoint: Optional[hf.Checkpoint] = None
 
 
 def updates_of_run(config: ConfigDict, stages: Stages) -> int:
@@ -196,13 +183,13 @@ def _prefill_prompts(
 
 def _learner_mesh(
     config: ConfigDict, mesh: jax.sharding.Mesh,
-    sources: Sequence[PlayerSource]) -> jax.sharding.Mesh:
+    models: Mapping[str, ModelConfig]) -> jax.sharding.Mesh:
   """Returns the learner's mesh, if both meshes fit the models and the batch.
 
   Args:
     config: batch sizes, `learner.attention` and the section `mesh`.
     mesh: (data, fsdp, tensor), of the sampler.
-    sources: the policy, and the actor if it is another model.
+    models: of the players, by name.
 
   Raises:
     ValueError: one does not divide a model or the batch, or has no devices for
@@ -213,14 +200,14 @@ def _learner_mesh(
     raise ValueError(
         f'learner.attention={config.learner.attention} needs a {needs}, but '
         f'this is a {_platform(mesh)}: use learner.attention=auto.')
-  for name, source in zip(('model', 'actor.model'), sources):
-    if source.model.kv_heads % mesh.shape['tensor']:
+  for name, model in models.items():
+    if model.kv_heads % mesh.shape['tensor']:
       # Rotary embeddings of half a head need collectives in the decode loop,
       # whose length differs between data shards: a deadlock.
       raise ValueError(
-          f'mesh.tensor={mesh.shape["tensor"]} does not divide {name}.kv_heads='
-          f'{source.model.kv_heads}: no head can be split, use a divisor of it.'
-      )
+          f'mesh.tensor={mesh.shape["tensor"]} does not divide '
+          f'{config_lib.SECTIONS[name]}.kv_heads={model.kv_heads}: no head can '
+          'be split, use a divisor of it.')
   learner_mesh = sharding.learner_mesh(mesh, config.mesh.learner_tensor)
   if config.lora.rank and learner_mesh is not mesh:
     raise ValueError(
@@ -239,66 +226,69 @@ def _learner_mesh(
 
 
 def make_programs(
-    config: ConfigDict, model: ModelConfig, mesh: jax.sharding.Mesh,
-    stops: Stops, stages: Stages,
-    checkpoint: hf.Checkpoint | None = None,
-    lengths: Sequence[int] | None = None,
-    actor: PlayerSource | None = None) -> Programs:
+    config: ConfigDict, models: Mapping[str, ModelConfig],
+    mesh: jax.sharding.Mesh, stops: Stops, stages: Stages,
+    checkpoints: Mapping[str, hf.Checkpoint] | None = None,
+    lengths: Sequence[int] | None = None) -> Programs:
   """Makes the programs. Nothing is compiled yet.
 
   Args:
     config: checked by `config.validate`.
-    model: the architecture of the policy.
+    models: architecture of each player, by name.
     mesh: (data, fsdp, tensor), of the sampler.
     stops: tokens and texts that end a response.
     stages: their capacities are the sizes of the programs.
-    checkpoint: source of the model's weights; None is random weights.
+    checkpoints: sources of the weights of players; others have random ones.
     lengths: tokens of each training prompt; None if they are not known.
-    actor: the actor, if it is another model.
 
   Raises:
     ValueError: the mesh does not divide the model or the batch, or has no
       devices for `learner.attention`.
   """
-  sources = [
-      PlayerSource(config, model, checkpoint), *([actor] if actor else [])]
-  learner_mesh = _learner_mesh(config, mesh, sources)
-  config = with_lengths(config, mesh, model, stages.curriculum, lengths)
-  policies = [
-      policy_lib.make_policy(
-          source.model, mesh, choices.adapters(source.config),
-          source.checkpoint, learner_mesh) for source in sources]
-  optimizers = [
-      optimizer_lib.make_optimizer(
-          OptimizerConfig(**source.config.optimizer),
-          max(updates_of_run(config, stages), 1)) for source in sources]
+  learner_mesh = _learner_mesh(config, mesh, models)
+  config = with_lengths(
+      config, mesh, models[POLICY], stages.curriculum, lengths)
+  configs = {name: config if name == POLICY else config_lib.of_player(
+      config, name) for name in models}
+  policies = {
+      name: policy_lib.make_policy(
+          model, mesh, choices.adapters(configs[name]),
+          (checkpoints or {}).get(name), learner_mesh)
+      for name, model in models.items()}
+  choice = choices.learner_config(
+      config, row_facts=stages.selection.stale,
+      whole=config.learner.updates == 1 and not stages.selection.stale)
+  steps = max(updates_of_run(config, stages), 1)
   learner = learner_lib.make_learner(
-      model, choices.learner_config(
-          config, row_facts=stages.selection.stale,
-          whole=config.learner.updates == 1 and not stages.selection.stale),
-      optimizers[0], mesh=learner_mesh, trained=policies[0].trained,
-      compose=policies[0].compose, actor=actor and learner_lib.Actor(
-          actor.model, policies[1].trained, optimizers[1]))
+      {name: learner_lib.PlayerModel(
+          model, optimizer_lib.make_optimizer(
+              OptimizerConfig(**configs[name].optimizer), steps) if (
+                  name == POLICY or choice.actor.learns) else None,
+          policies[name].trained, policies[name].compose)
+       for name, model in models.items()}, choice, mesh=learner_mesh)
   sampler = functools.partial(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
   needs = stages.needs
+  writer = ACTOR if ACTOR in models else POLICY
   writing = sampler(
-      model=sources[-1].model, record_experts='experts' in needs.columns,
+      model=models[writer], record_experts='experts' in needs.columns,
       top_logprobs=needs.top, continues='generated' in needs.columns)
   evaluating = writing
-  if (actor or config.sampling.kv or config.loss.replay_experts
+  if (writer != POLICY or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(
-        model=model, own_prompts=config.eval.slots is not None, kv=None,
-        slots=config.eval.slots, continues='generated' in needs.columns)
-  players = tuple(
-      Player(source.model, policy, program) for source, policy, program in zip(
-          sources, policies, (evaluating, writing)))
-  weights = policies[-1].sampling(config.sampling.weights)
+        model=models[POLICY], own_prompts=config.eval.slots is not None,
+        kv=None, slots=config.eval.slots,
+        continues='generated' in needs.columns)
+  players = {
+      name: Player(
+          model, policies[name], evaluating if name == POLICY else writing)
+      for name, model in models.items()}
+  weights = policies[writer].sampling(config.sampling.weights)
   rollout_sampler = RolloutSampler(
-      len(players) - 1, weights.apply, weights.lower, writing, weights.result)
+      writer, weights.apply, weights.lower, writing, weights.result)
   return Programs(
       config, mesh, learner_mesh, learner, players, rollout_sampler, stages)
 
@@ -320,17 +310,16 @@ def sft_learner(
       adapters) else {}
   if rate is None:
     rate = 2e-4 if adapters else 2e-5 if config.model.hf else 3e-3
+  optimizer = optimizer_lib.make_optimizer(config_lib.as_section(
+      OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
+                                           max(steps, 1))
   return learner_lib.make_learner(
-      made.model,
+      {POLICY: learner_lib.PlayerModel(made.model, optimizer, **trained)},
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', term='none', rejection=None, actor=None,
           whole=True, max_prompt=limits.max_prompt,
-          max_response=limits.max_response),
-      optimizer_lib.make_optimizer(config_lib.as_section(
-          OptimizerConfig, sft, learning_rate=rate, warmup_steps=warmup),
-                         max(steps, 1)),
-      mesh=made.learner_mesh, **trained)
+          max_response=limits.max_response), mesh=made.learner_mesh)
 
 
 def _platform(mesh: jax.sharding.Mesh) -> str:

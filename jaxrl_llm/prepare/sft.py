@@ -17,13 +17,14 @@ from jaxrl_llm import checkpoint, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.learner import LearnerPrograms
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.loop.state import SKIPPED_LIMIT
 from jaxrl_llm.prepare import build, choices, describe, sft_data
 from jaxrl_llm.prepare import programs as programs_lib
 from jaxrl_llm.storage import paths
 from jaxrl_llm.types import LearnerBatch, Stopped
 
-FOLDER = 'sft'  # of the phase, in the workdir
+FOLDER = 'sft'  # of the policy's phase, in the workdir
 _LARGEST = 700.0  # nats; the perplexity of 710 is beyond all floats
 
 _SHOWN = ('loss', 'tokens', 'learning_rate', 'grad_norm', 'entropy',
@@ -95,6 +96,11 @@ def settings(parts: build.Parts, *what: str) -> dict[str, Any]:
   return found
 
 
+def folder(player: str) -> str:
+  """Returns the name of a player's folder in the workdir."""
+  return FOLDER if player == POLICY else f'{FOLDER}-{player}'
+
+
 def load(parts: build.Parts) -> sft_data.Data:
   """Reads the rows of a run.
 
@@ -137,31 +143,31 @@ def run(
   """
   learner, channel = programs_lib.sft_learner(
       parts.programs, data.limits, data.steps), parts.processes.channel
-  folder = paths.place(parts.config.workdir) / name
+  place = paths.place(parts.config.workdir) / name
   phase = SftSetting(
       parts, data, learner, parts.replicate(
           choices.supervised_params(parts.config)), frozen,
-      folder / 'checkpoints')
+      place / 'checkpoints')
   with contextlib.closing(phase.saver()) as saver:
     state, first = learner.init(params), None
     host: dict[str, Any] = {'seconds': 0.0, 'best': None}
     if restored := saver.restore(
-        {'learners': [state]}, differs=phase.conflicts):
+        {'learners': [state[POLICY]]}, differs=phase.conflicts):
       first, host = restored.step, restored.host
-      state, = restored.state['learners']
+      state = {POLICY: restored.state['learners'][0]}
     state, best = _steps(phase, state, first, host, report, saver, keep)
-  if not keep and channel.first and not (folder / 'config.json').exists():
-    paths.remove(folder)  # The program `jaxrl_llm.sft` leaves a config.
+  if not keep and channel.first and not (place / 'config.json').exists():
+    paths.remove(place)  # The program `jaxrl_llm.sft` leaves a config.
   if not keep or best is None or best[0] == data.steps:
-    return state.params
+    return state[POLICY].params
   found = checkpoint.restore(
-      phase.folder, {'learners': [{'params': learner.state.params}]}, best=True,
-      partial=True, channel=channel)
+      phase.folder, {'learners': [{'params': learner.state[POLICY].params}]},
+      best=True, partial=True, channel=channel)
   if found is None or found.step != best[0]:
     logging.warning(
         'Step %d had the lowest held-out loss, but its checkpoint could not be '
         'written: the last weights are used.', best[0])
-    return state.params
+    return state[POLICY].params
   return found.state['learners'][0]['params']
 
 
@@ -190,7 +196,7 @@ def _steps(
   saved, waiting = first, {}
 
   def save(step, score=None):
-    saver.save(step, {'learners': [state]}, {
+    saver.save(step, {'learners': [state[POLICY]]}, {
         'seconds': time.monotonic() - began, 'best': best}, score=score)
 
   with phases.phase('SFT', data.steps, 'steps', done=first or 0) as progress:
@@ -198,7 +204,7 @@ def _steps(
       due, loss = schedules.due(
           step, config.sft.eval_every, data.steps), math.nan
       if data.heldout and (due or not step) and step != saved:
-        due, loss = True, _heldout_loss(phase, state.params)
+        due, loss = True, _heldout_loss(phase, state[POLICY].params)
         waiting |= {'heldout_loss': loss,
                     'perplexity': math.exp(min(loss, _LARGEST))}
         if loss < (best[1] if best else math.inf):
@@ -257,8 +263,8 @@ def _heldout_loss(phase: SftSetting, params: Any) -> float:
   processes, sums = phase.parts.processes, np.zeros(2)
   for batch in phases.counted(phase.data.heldout_batches(), 'held-out loss'):
     scores = processes.fetch_rows(phase.learner.score(
-        params, phase.parts.shard_rows(batch), phase.plan(batch), phase.loss,
-        phase.frozen))
+        {POLICY: params}, phase.parts.shard_rows(batch), phase.plan(batch),
+        phase.loss, phase.frozen))
     mask = batch.mask[processes.positions(len(batch.mask))]
     sums += scores.logprobs.sum(where=mask, dtype=np.float64), mask.sum()
   of_homes = processes.channel.gather(sums.tolist())

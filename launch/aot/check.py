@@ -171,11 +171,9 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
   mesh = sharding.make_mesh(
       *(config.mesh[axis] for axis in sharding.AXES), topology.devices,
       config.mesh.learner_tensor)
-  actor = config_lib.actor_model(config)
   make = functools.partial(
-      programs.make_programs, model=config_lib.model_config(config), mesh=mesh,
-      stops=Stops(_STOP_IDS), stages=stages.make_stages(config),
-      actor=actor and programs.PlayerSource(config_lib.of_actor(config), actor))
+      programs.make_programs, models=config_lib.models(config), mesh=mesh,
+      stops=Stops(_STOP_IDS), stages=stages.make_stages(config))
   try:
     return fit.fitted(
         make, config, topology.chip and topology.chip.memory)[0]
@@ -447,13 +445,13 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     return forward(
         made.players[made.rollout_sampler.player], sampler.max_prompts)
   total = 0.0
-  for number, player in enumerate(made.players):
+  for of, player in made.players.items():
     runs = dict(
-        score=_runs(made, 'score') if not number else (
+        score=_runs(made, 'score') if of == 'policy' else (
             'old_logprobs' in made.needs.columns),
         # A backward pass is two, or one with LoRA.
         update=config.learner.epochs * (
-            2 if not number and config.lora.rank else 3))
+            2 if of == 'policy' and config.lora.rank else 3))
     total += runs.get(name, 0) * forward(
         player, -(-rows // config.samples_per_prompt))
   return total

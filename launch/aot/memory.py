@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm.learner import forward
 from jaxrl_llm.ops import quantise
 from jaxrl_llm.prepare import programs
 from jaxrl_llm.prepare.arguments import abstract, Arguments, size
@@ -31,20 +30,20 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
     name: name of the phase.
   """
   x = abstract(made)
-  policy, actor = forward.Players.of(x.state)
+  policy, actor = x.state['policy'], x.state.get('actor')
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
       'frozen': size(x.frozen), 'anchor': size(x.anchor), 'actor': size(actor)}
   if name in ('reshard', 'sample'):
-    parts['sampling weights'] = _made_anew(x)
+    parts['sampling weights'] = _made_anew(made, x)
   return parts
 
 
-def _made_anew(x: Arguments) -> int:
+def _made_anew(made: programs.Programs, x: Arguments) -> int:
   """Returns the bytes of sampling weights that do not share training arrays."""
-  players = forward.Players.of(x.state)
+  writer = made.rollout_sampler.player
   kept = dict(jax.tree_util.tree_leaves_with_path(
-      players.actor_or_policy.params if players.actor or x.frozen is None
+      x.state[writer].params if writer != 'policy' or x.frozen is None
       else x.frozen))
 
   def shared(path, now):

@@ -136,7 +136,7 @@ def score(params, batch, plan, loss, frozen=None):
 
 @jax.jit
 def _score(params, batch):
-  return Scores(_logprobs(params, batch))
+  return Scores(_logprobs(params['policy'], batch))
 
 
 def update(state, batch, plan, loss, frozen=None, behaviour_params=None):
@@ -149,6 +149,7 @@ def update(state, batch, plan, loss, frozen=None, behaviour_params=None):
 def _update(state, batch):
   mask = batch.mask & (
       jnp.arange(batch.mask.shape[1]) < batch.response_length[:, None])
+  state = state['policy']
   new = _logprobs(state.params, batch)
   old = new if batch.old_logprobs is None else batch.old_logprobs
   mean = lambda x: jnp.sum(
@@ -156,12 +157,13 @@ def _update(state, batch):
   loss = jnp.sum(mean(
       jnp.exp(new - old) * jnp.where(mask, batch.advantages[:, None], 0)))
   zero = jnp.zeros(())
-  return state.replace(
+  new_state = state.replace(
       step=state.step + 1, params=jax.tree.map(
-          lambda x: x + 1e-3 * jnp.sin(loss + x), state.params)), dict(
-              loss=loss, entropy=mean(-new).mean(), tokens=1.0 * mask.sum(),
-              skipped=zero, skipped_in_row=zero,
-              rows=dict(entropy=mean(-new), clip_share=mean(new < old - .05)))
+          lambda x: x + 1e-3 * jnp.sin(loss + x), state.params))
+  return {'policy': new_state}, dict(
+      loss=loss, entropy=mean(-new).mean(), tokens=1.0 * mask.sum(),
+      skipped=zero, skipped_in_row=zero,
+      rows=dict(entropy=mean(-new), clip_share=mean(new < old - .05)))
 
 
 def stubbed(**fields: Any) -> build.Parts:

@@ -120,9 +120,10 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
   task = fields.get('task', parts.task)
   player = {name: theirs.pop(name) for name in programs_lib.Player._fields
             if name in theirs}
-  first, *others = parts.programs.players
-  theirs['players'] = first._replace(**player), *others
-  if 'policy' in player and not parts.programs.rollout_sampler.player:
+  players = parts.programs.players
+  theirs['players'] = {
+      **players, 'policy': players['policy']._replace(**player)}
+  if 'policy' in player and 'actor' not in players:
     weights = player['policy'].sampling(None)
     theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(
         to_sampling=weights.apply, lower_to_sampling=weights.lower)
@@ -180,17 +181,18 @@ def counts(patch: Any) -> list[tuple[str, int, int]]:
 
 def begin(parts: build.Parts):
   """Returns a run's initial state, its constants, and its sampling weights."""
-  starts = [
-      train.start_weights.start(
-          describe.of_player(parts, number), lambda *_: None, resumed=False)
-      for number in range(len(parts.programs.players))]
+  starts = {
+      name: train.start_weights.start(
+          describe.of_player(parts, name), lambda *_: None, resumed=False)
+      for name in parts.programs.players}
   state = state_lib.init_state(parts, parts.programs.learner.init(
-      *(start.params for start in starts)))
+      *(start.params for start in starts.values())))
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
-      starts[0].anchor, tuple(start.frozen for start in starts))
+      starts['policy'].anchor,
+      {name: start.frozen for name, start in starts.items()})
   return state, fixed, parts.programs.policy.to_sampling(
-      state.learner.params, starts[0].frozen)
+      state.learner.params, starts['policy'].frozen)
 
 
 def same(a: Any, b: Any) -> bool:

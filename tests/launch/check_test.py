@@ -94,7 +94,7 @@ def test_model_flops_of_phases():
   # Each prompt runs once, not four times: 8 * 24 + 32 * 32 of 32 * 56 tokens.
   rows = np.full(32, 24)
   assert flops['update'] / model_flops.update(
-      made.players[0].model, rows, rows + 8) == pytest.approx(
+      made.model, rows, rows + 8) == pytest.approx(
           (8 * 24 + 32 * 32) / (32 * 56), rel=0.1)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import actor as actor_lib
-from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.learner.options import OptimizerConfig
@@ -46,13 +45,13 @@ CASES = {
 @functools.lru_cache(None)
 def _learner(sgd=plain.SGD, rejected=True, training=(), **choices):
   """Makes the joint learner; `training` are items of TRAINING's changes."""
-  return learner_lib.make_learner(
+  return learners.make(
       plain.MODEL, dataclasses.replace(
           plain.CONFIG, importance='none', rejection=(
               rejection.Rejection(top_k=K, decoupled=True, **choices)
               if rejected else None),
           actor=dataclasses.replace(TRAINING, **dict(training))),
-      sgd, actor=learner_lib.Actor(ACTOR, _shapes(ACTOR), sgd))
+      sgd, actor=ACTOR)
 
 
 def _shapes(model):
@@ -267,7 +266,7 @@ def test_without_rejection_both_learn_the_same_and_are_clipped_separately():
   state, metrics = jax.device_get(learners.update(
       learner, learner.init(*jax.device_put(
           (coupled._params(0), _omega()))), batch, LOSS))
-  alone = learner_lib.make_learner(plain.MODEL, dataclasses.replace(
+  alone = learners.make(plain.MODEL, dataclasses.replace(
       plain.CONFIG, importance='none'), plain.SGD)
   want, theirs = jax.device_get(learners.update(
       alone, alone.init(jax.device_put(coupled._params(0))),
@@ -395,12 +394,12 @@ def _on_mesh(sizes):
     trees = [jax.device_put(tree, sharding.shardings(
         tree, sharding.TRAIN_RULES, mesh)) for tree in trees]
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = learner_lib.make_learner(
+  learner = learners.make(
       model, dataclasses.replace(
           plain.CONFIG, importance='none', tokens=1,
           rejection=rejection.Rejection(top_k=K, decoupled=True, z='exact'),
           actor=TRAINING), plain.SGD, mesh=mesh,
-      actor=learner_lib.Actor(small, _shapes(small), plain.SGD))
+      actor=small)
   batch = _batch()
   score = learners.score(learner, tuple(trees), put(batch.replace(
       old_logprobs=None, actor_logprobs=None)), LOSS)

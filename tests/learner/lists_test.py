@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops import importance, policy_losses
 from tests.helpers import devices, families, learners
@@ -75,7 +74,7 @@ def _twin(batch, loss=plain.LOSS, **changes):
 
 def _run(batch, loss=plain.LOSS, groups=GROUPS, **changes):
   """Returns parameters and metrics after an update with lists."""
-  learner = _learner(learner_lib.make_learner, **changes)
+  learner = _learner(learners.make, **changes)
   state, metrics = learners.update(
       learner, learner.init(jax.device_put(plain._params())),
       jax.device_put(batch), jax.tree.map(np.float32, loss), prompt=groups)
@@ -95,7 +94,7 @@ def test_scores_equal_padded_rows(view):
       (plain._params(), _batch(), jax.tree.map(np.float32, plain.LOSS)))
   want = _learner(padded.Learner).score(*args).logprobs
   got = learners.score(
-      _learner(learner_lib.make_learner, **view), *args, prompt=GROUPS).logprobs
+      _learner(learners.make, **view), *args, prompt=GROUPS).logprobs
   plain._close(got, want)
   assert (np.asarray(want) != 0).sum() > 30
 
@@ -106,7 +105,7 @@ def _losses(objective, correction):
   of = lambda fn: {name: values.get(name, 1.0)
                    for name in hyperparameters(fn)}
   return plain.LOSS.replace(
-      objective=of(loss_lib.OBJECTIVES[objective]),
+      objective=of(update_lib.OBJECTIVES[objective]),
       importance=of(importance.CORRECTIONS[correction]))
 
 
@@ -178,7 +177,7 @@ def test_every_family(name, remat, view):
 
 def _family(name, view, remat='none'):
   model, want = _of_family(name, padded.Learner)
-  _, got = _of_family(name, learner_lib.make_learner, remat, **view)
+  _, got = _of_family(name, learners.make, remat, **view)
   # Forward, back to states and to weights; the vocabulary; sums over the rows.
   bound = typical(3 * decoder(model, L + T), model.vocab_size, B * T)
   jax.tree.map(lambda a, b, start: np.testing.assert_allclose(
@@ -200,7 +199,7 @@ def _both(make, state_of, batch, loss, *rest, view):
   """
   batch, loss = jax.device_put(batch), jax.tree.map(np.float32, loss)
   found = []
-  for kind, fields in ((padded.Learner, {}), (learner_lib.make_learner, view)):
+  for kind, fields in ((padded.Learner, {}), (learners.make, view)):
     learner = make(kind, fields)
     args = state_of(learner), batch, loss, *rest
     state, metrics = learner.update(*args) if kind is padded.Learner else (
@@ -239,8 +238,7 @@ def test_an_actor_that_is_another_model(view):
               rejection=coupled.rejection.Rejection(
                   top_k=paired.K, decoupled=True, **choices),
               actor=dataclasses.replace(paired.TRAINING, **training)),
-          plain.SGD, actor=learner_lib.Actor(
-              paired.ACTOR, paired._shapes(paired.ACTOR), plain.SGD)),
+          plain.SGD, actor=paired.ACTOR),
       lambda learner: learner.init(*jax.device_put(
           (plain._params(), paired._omega(6)))),
       batch, paired.LOSS, None, jax.device_put(paired._omega(5)), view=view)
@@ -248,7 +246,7 @@ def test_an_actor_that_is_another_model(view):
 
 @VIEWS
 def test_nothing_compiles_after_the_first_call(view):
-  learner = _learner(learner_lib.make_learner, samples=3, **view)
+  learner = _learner(learners.make, samples=3, **view)
   state = learner.init(jax.device_put(plain._params()))
   loss = jax.device_put(jax.tree.map(np.float32, plain.LOSS))
   nothing = _batch(2)
@@ -262,7 +260,7 @@ def test_nothing_compiles_after_the_first_call(view):
     sizes.add(plan.sizes)
     state, metrics = learner.update(
         state, *jax.device_put((batch, plan)), loss)
-    counts.add(learner.update.program._cache_size())
+    counts.add(learner.programs.update.program._cache_size())
   assert counts == {len(learner.plans(B))} and sizes <= {
       one.sizes for one in learner.plans(B)}
   # The last batch has no row: it changes nothing.
@@ -275,7 +273,7 @@ def _on_mesh(sizes, view):
   model = dataclasses.replace(plain.MODEL, vocab_size=24, heads=4, kv_heads=2)
   params = transformer.init(jax.random.key(0), model)
   mesh = sharding.make_mesh(*sizes)
-  learner = learner_lib.make_learner(model, dataclasses.replace(
+  learner = learners.make(model, dataclasses.replace(
       plain.CONFIG, row_facts=True, vocab_chunk=16, samples=3, **view),
                             plain.SGD, mesh=mesh)
   state = learner.init(jax.device_put(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -29,10 +30,13 @@ def _distinct(prompt, before, length):
 def check(plan, prompt, before, length):
   """Asserts that a plan is one of these rows."""
   sizes, seen, real = plan.sizes, [], 0
+  firm = getattr(sizes.layout, 'firm', None)
+  size, back, width = dataclasses.astuple(sizes.layout) if (
+      sizes.chunks) else (0, 0, 0)
   for m, f, rows, here in lists_of(plan, length):
     assert len(rows) <= sizes.places
-    if sizes.firm is not None:
-      assert (length[rows][sizes.firm:] <= sizes.short).all()
+    if firm is not None:
+      assert (length[rows][firm:] <= sizes.layout.short).all()
     # A slice of R rows from the first one exists.
     assert here.start + sizes.places <= plan.order.shape[1]
     owner = np.full(sizes.columns, -1)
@@ -52,24 +56,24 @@ def check(plan, prompt, before, length):
         assert (owner[tokens] == -1).all() and tokens.stop <= sizes.columns
         owner[tokens] = 1
       # Chunks attend to all of the response and to its prompt.
-      for chunk in range(start // sizes.chunk, -(
-          -(start + length[row]) // sizes.chunk)) if sizes.chunk else ():
-        assert start >= chunk * sizes.chunk - sizes.back
+      for chunk in range(start // size, -(
+          -(start + length[row]) // size)) if size else ():
+        assert start >= chunk * size - back
         reach = plan.reach[m, f, chunk]
         assert not before[row] or reach <= of_prompt
-        assert of_prompt + before[row] <= reach + sizes.reach or (
+        assert of_prompt + before[row] <= reach + width or (
             not before[row])
     responses = np.flatnonzero(owner == 0)
     prompts = np.flatnonzero(owner == 1)
     if len(prompts):
       assert responses.max() < prompts.min()
     for chunk in range(sizes.chunks):
-      first = chunk * sizes.chunk
+      first = chunk * size
       if not len(responses) or first > responses.max():  # prompts alone
         reach = plan.reach[m, f, chunk]
-        assert reach <= max(first - sizes.back - sizes.reach, 0)
-        assert reach + sizes.reach >= first - sizes.back
-        assert sizes.back + sizes.reach >= L - 1
+        assert reach <= max(first - back - width, 0)
+        assert reach + width >= first - back
+        assert back + width >= L - 1
     seen += rows.tolist()
     real += (owner >= 0).sum()
   assert sorted(seen) == np.flatnonzero(length).tolist()
@@ -98,13 +102,12 @@ def test_every_row_has_one_place(seed, groups, tokens, shards, chunks):
   check(plan, *rows)
   # All plans of a size have the same shapes.
   like = packing.nothing(plan.sizes, rows=24, shards=shards)
-  for a, b in zip(*map(dataclasses.astuple, (plan, like))):
-    assert np.shape(a) == np.shape(b)
+  assert jax.tree.map(np.shape, plan) == jax.tree.map(np.shape, like)
 
 
 def test_further_rows_are_short():
   """A long one would fit into the first list, behind four others."""
-  sizes = packing.Sizes(40, 6, firm=4, short=6)
+  sizes = packing.Sizes(40, 6, layout=packing.RowLayout(4, 6))
   prompt, before = np.array([0, 0, 0, 0, 1, 1]), np.zeros(6, int)
   length = np.array([10, 1, 1, 1, 9, 6])
   plan = packing.plan(prompt, before, length, shards=1, sizes=[sizes])
@@ -146,7 +149,7 @@ def test_plans_have_a_size_that_was_compiled():
 @pytest.mark.parametrize('last, column', [(0, 2), (1, 4)])
 def test_a_prompt_out_of_reach_begins_a_chunk(last, column):
   """Three responses of a token; their prompts have 10 columns, or 11."""
-  sizes = packing.Sizes(40, 3, chunk=4, back=4, reach=10)
+  sizes = packing.Sizes(40, 3, layout=packing.ChunkLayout(4, 4, 10))
   plan = packing.plan(
       np.arange(3), np.array([5, 5, last]), np.ones(3, int), shards=1,
       sizes=[sizes])

@@ -10,7 +10,6 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, train
-from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import policy
 from jaxrl_llm.loop import state as state_lib
@@ -158,9 +157,9 @@ def of_lora(config, model, made):
   """Makes a learner of LoRA's matrices and one of all parameters."""
   cfg = choices.learner_config(config, objective='no_clip')
   return (
-      learner_lib.make_learner(model, cfg, SGD, trained=made.trained,
+      learners.make(model, cfg, SGD, trained=made.trained,
                        compose=made.compose),
-      learner_lib.make_learner(model, cfg, SGD))
+      learners.make(model, cfg, SGD))
 
 
 def test_its_gradient_is_that_of_the_merged_weights_by_the_chain_rule():
@@ -202,8 +201,8 @@ def test_frozen_weights_cost_no_gradient():
   loss = choices.loss_params(config).replace(objective={})
 
   def cost(learner, frozen):
-    return learner.update.lower(
-        learner.state, batch(), learners.plan(learner, batch()), loss,
+    return learner.lower(
+        'update', learner.state, batch(), learners.plan(learner, batch()), loss,
         frozen).compile().cost_analysis()['flops']
 
   assert cost(small, made.shapes) < .8 * cost(full, None)
@@ -263,7 +262,7 @@ def steps(sizes, **fields):
   before = jax.device_get(start.frozen)
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
-      start.anchor, (start.frozen,))
+      start.anchor, {'policy': start.frozen})
   state = state_lib.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):

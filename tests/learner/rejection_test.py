@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import rejection
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.options import LossChoices
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.types import LearnerBatch
@@ -49,13 +49,13 @@ def batch(seed=0):
 def run(x, new, z_exact, z_topk, noise, calibration, *, objective='clip',
         aggregation='token_mean', correction='none', hyper=None, **choices):
   """Returns loss, gradient in `new` and metrics of a batch."""
-  used = hyperparameters(loss_lib.OBJECTIVES[objective])
-  given = loss_lib.LossParams(
+  used = hyperparameters(update_lib.OBJECTIVES[objective])
+  given = update_lib.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=7.0,
       objective={k: v for k, v in CLIP.items() if k in used},
       importance={k: v for k, v in THRESHOLDS.items() if k in (
           hyperparameters(
-              loss_lib.importance.CORRECTIONS[correction]))},
+              update_lib.importance.CORRECTIONS[correction]))},
       rejection=hyper or LIMITS)
   weights = policy_losses.token_weights(
       x.mask, aggregation, where=x.response_length > 0, budget=7.0)
@@ -64,7 +64,7 @@ def run(x, new, z_exact, z_topk, noise, calibration, *, objective='clip',
       noise, z_exact, z_topk)
 
   def total(new):
-    return loss_lib.weighted_sum(
+    return update_lib.weighted_sum(
         new, jnp.zeros_like(new), x, weights, given, cfg=LossChoices(
             objective, aggregation, importance=correction), rejection=context)
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import sharding
-from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import rejection
 from jaxrl_llm.models import transformer
 from tests.helpers import devices, learners
@@ -33,7 +32,7 @@ PASSES = {
 
 @functools.lru_cache(None)
 def _learner(tokens=1, aggregation='token_mean', **choices):
-  return learner_lib.make_learner(plain.MODEL, dataclasses.replace(
+  return learners.make(plain.MODEL, dataclasses.replace(
       plain.CONFIG, importance='none', tokens=tokens, aggregation=aggregation,
       rejection=rejection.Rejection(top_k=K, **choices)), plain.SGD)
 
@@ -271,7 +270,7 @@ def _on_mesh(sizes):
       layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
       params, actor = (jax.device_put(x, layout) for x in (params, actor))
       put = lambda x: jax.device_put(x, sharding.rows(mesh))
-    learner = learner_lib.make_learner(
+    learner = learners.make(
         model, dataclasses.replace(
             plain.CONFIG, importance='none', tokens=1,
             rejection=rejection.Rejection(top_k=K, **choices)), plain.SGD,

@@ -10,8 +10,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -30,7 +30,7 @@ _CFG = ModelConfig(
     experts_per_token=4, expert_width=16, dense_layers=(1,))
 _RECORD = experts.Record.of(_CFG)
 _SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
-_LOSS = loss_lib.LossParams(
+_LOSS = update_lib.LossParams(
     temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=1.0,
     objective=dict(clip_low=0.2, clip_high=0.2), importance={})
 
@@ -82,7 +82,7 @@ def _batch(rollouts, replayed):
 
 @functools.cache
 def _learner():
-  return learner_lib.make_learner(_CFG, learner_lib.LearnerConfig(
+  return learners.make(_CFG, learner_lib.LearnerConfig(
       tokens=4 * T, max_prompt=L, max_response=T, samples=N), _SGD)
 
 

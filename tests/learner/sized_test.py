@@ -15,7 +15,8 @@ def test_all_sizes_are_compiled_before_the_first_call(monkeypatch):
   """And then the memory that this took is returned, once."""
   trimmed = []
   monkeypatch.setattr(cpu, 'trim_memory', lambda: trimmed.append(len(names)))
-  sizes = [packing.Sizes(columns, 3, chunk=4) for columns in (8, 16, 24)]
+  sizes = [packing.Sizes(columns, 3, layout=packing.ChunkLayout(4))
+           for columns in (8, 16, 24)]
   plans = lambda rows: [
       packing.nothing(one, rows=rows, shards=1) for one in sizes]
 

@@ -11,8 +11,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -30,14 +30,14 @@ CONFIG = learner_lib.LearnerConfig(
     tokens=4 * T, max_prompt=L, max_response=T, importance='tis')
 # Plain descent at rate 1: parameters move by exactly minus the gradient.
 SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
-LOSS = loss_lib.LossParams(
+LOSS = update_lib.LossParams(
     temperature=0.8, entropy_bonus=0.05, kl_coef=0.3, budget=6.0,
     objective=dict(clip_low=0.1, clip_high=0.2), importance=dict(cap=1.2))
 
 
 @functools.lru_cache(None)
 def _learner(**changes):
-  return learner_lib.make_learner(
+  return learners.make(
       MODEL, dataclasses.replace(CONFIG, **changes), SGD)
 
 
@@ -335,22 +335,22 @@ def test_the_stop_token_is_trained():
     (4, None, 0), (5, None, 1), (4, 1, 1)])
 def test_few_layers_are_unrolled(layers, unroll, scans):
   """On a CPU; a program has a loop over the microbatches besides."""
-  learner = learner_lib.make_learner(
+  learner = learners.make(
       dataclasses.replace(MODEL, layers=layers),
       dataclasses.replace(CONFIG, unroll=unroll), SGD)
-  text = learner.score.lower(
-      learner.state.params, _batch(), learners.plan(learner, _batch()),
+  text = learner.lower(
+      'score', learner.state.params, _batch(), learners.plan(learner, _batch()),
       jax.tree.map(np.float32, LOSS)).as_text()
   assert text.count('stablehlo.while') == 1 + scans
 
 
 def test_an_update_copies_no_moments():
   """A choice of the old or the new ones by array kept 2 of 7 such trees."""
-  learner = learner_lib.make_learner(
+  learner = learners.make(
       dataclasses.replace(MODEL, layers=5, mlp_width=4096), CONFIG,
       optimizer_lib.make_optimizer(OptimizerConfig(0.1), 4))
-  memory = learner.update.lower(
-      learner.state, _batch(), learners.plan(learner, _batch()),
+  memory = learner.lower(
+      'update', learner.state, _batch(), learners.plan(learner, _batch()),
       jax.tree.map(np.float32, LOSS)).compile().memory_analysis()
   params = sum(4 * x.size for x in jax.tree.leaves(learner.state.params))
   assert memory.temp_size_in_bytes < 6 * params
@@ -374,7 +374,7 @@ def test_one_program_serves_every_mix():
       state, _ = learner.update(state, batch, plan, loss)
       programs.append([
           (x.program._cache_size(), len(x._ready))
-          for x in (learner.score, learner.update)])
+          for x in (learner.programs.score, learner.programs.update)])
   # Other tests of this learner may have compiled other kinds of arguments.
   assert programs[0] == programs[1] == programs[2]
 
@@ -394,7 +394,7 @@ def _update_on_mesh(sizes):
     layout = sharding.shardings(params, sharding.TRAIN_RULES, mesh)
     params = jax.device_put(params, layout)
     put = lambda x: jax.device_put(x, sharding.rows(mesh))
-  learner = learner_lib.make_learner(
+  learner = learners.make(
       model, dataclasses.replace(
           CONFIG, tokens=1, row_facts=True), optimizer, mesh=mesh)
   state = learner.init(params)
@@ -435,7 +435,7 @@ def test_logits_are_never_all_there():
   array = jax.ShapeDtypeStruct
 
   def peak(chunk):
-    learner = learner_lib.make_learner(
+    learner = learners.make(
         model, learner_lib.LearnerConfig(
             tokens=rows * (prompt + response), max_prompt=prompt,
             max_response=response, importance='tis', remat='full',
@@ -451,8 +451,9 @@ def test_logits_are_never_all_there():
         mask=array((rows, response), bool), behaviour_logprobs=per_token,
         advantages=array((rows,), jnp.float32), old_logprobs=per_token)
     loss = jax.tree.map(lambda _: array((), jnp.float32), LOSS)
-    compiled = learner.update.lower(
-        jax.eval_shape(learner.init, params), batch, learner.plans(rows)[-1],
+    compiled = learner.lower(
+        'update', jax.eval_shape(learner.init, params), batch,
+        learner.plans(rows)[-1],
         loss).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner.advantages import BatchAdvantages, WaveSignal
-from jaxrl_llm.loop import parts, step
+from jaxrl_llm.loop import parts, scores, step
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.sharding import processes
 from jaxrl_llm.types import AdvantageError, GroupRequests, RolloutTokens
@@ -118,7 +118,7 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       stages=stages, processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = step.run_rounds(
-      run, parts.Fixed(None, None, None), (None,),
+      run, parts.Fixed(None, None, None, {'policy': None}), {'policy': None},
       rows_lib.Buffer(table, tokens), [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
       step.RunCounts(steps=0, rounds=5, updates=3))
@@ -135,11 +135,11 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       [0, 1, 1, 0, 0] if drop else [1, 1, 1, 1, 0])
   assert picked.staleness.tolist() == [3] * len(picked.rows)
   assert not picked.age.any() and not picked.usage.any()
-  scored = rows_lib.to_score(
+  scored = scores.to_score(
       table, [ROWS], 4, size=6, drop_zero_advantage=drop)
   assert scored.tolist() == (
       [0, 1, -1, -1, -1, -1] if drop else [0, 1, 2, -1, -1, -1])
   # Rows that were in flight have their scores.
-  nothing = rows_lib.to_score(
+  nothing = scores.to_score(
       table, [ROWS], 0, size=6, drop_zero_advantage=drop)
   assert nothing.tolist() == [-1] * 6

@@ -14,8 +14,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import attention, splash, transformer
 from jaxrl_llm.models.config import ModelConfig, PRESETS
 from jaxrl_llm.ops import ragged
@@ -90,7 +90,7 @@ def _update(implementation, sizes):
   config = learner_lib.LearnerConfig(
       tokens=1, max_prompt=5, max_response=7, attention=implementation,
       remat='attention')
-  learner = learner_lib.make_learner(
+  learner = learners.make(
       MODEL, config, optimizer_lib.Optimizer(
           optax.sgd(1.0), optax.constant_schedule(1.0)), mesh=mesh)
   rng = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def _update(implementation, sizes):
           behaviour_logprobs=np.full((8, 7), -2, np.float32),
           advantages=rng.standard_normal(8, np.float32)),
       sharding.rows(mesh))
-  loss = jax.tree.map(np.float32, loss_lib.LossParams(
+  loss = jax.tree.map(np.float32, update_lib.LossParams(
       temperature=1, entropy_bonus=0, kl_coef=0, budget=7,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={}))
   params = transformer.init(jax.random.key(0), MODEL)

@@ -10,7 +10,7 @@ import pytest
 from jaxrl_llm import tasks
 from jaxrl_llm.evaluation import responses
 from jaxrl_llm.learner import actor, learner, optimizer, rejection
-from jaxrl_llm.learner import loss as loss_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.models import attention
 from jaxrl_llm.prepare import build, choices, describe, programs, stages
@@ -109,8 +109,8 @@ def test_a_prompt_that_is_no_text_is_named(parts, prompt):
 def test_the_state_to_restore_into_is_that_of_a_run(parts):
   state, _, _ = tiny.begin(parts)
   like = parts.programs.learner.state
-  assert jax.tree.structure(like) == jax.tree.structure(state.learner)
-  for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(state.learner)):
+  assert jax.tree.structure(like) == jax.tree.structure(state.learners)
+  for a, b in zip(*map(jax.tree.leaves, (like, state.learners))):
     assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
 
 
@@ -120,7 +120,7 @@ def test_numbers_of_the_loss_are_the_configs():
       loss__entropy_bonus=.02, loss__kl_coef=.4, loss__importance='icepop',
       loss__importance_low=.6, loss__importance_cap=5, loss__dual_clip=3)
   f = np.float32
-  assert choices.loss_params(config) == loss_lib.LossParams(
+  assert choices.loss_params(config) == update_lib.LossParams(
       temperature=f(.7), entropy_bonus=f(.02), kl_coef=f(.4), budget=f(10),
       objective=dict(clip_low=f(.1), clip_high=f(.3), dual_clip=f(3)),
       importance=dict(low=f(.6), cap=f(5)))
@@ -185,8 +185,8 @@ def test_whether_all_rows_of_a_group_are_in_an_update(
     monkeypatch, fields, whole):
   seen, make = [], learner.make_learner
   monkeypatch.setattr(
-      learner, 'make_learner', lambda model, cfg, *args, **kwargs: (
-          seen.append(cfg.whole), make(model, cfg, *args, **kwargs))[1])
+      learner, 'make_learner', lambda players, cfg, **kwargs: (
+          seen.append(cfg.whole), make(players, cfg, **kwargs))[1])
   build.parts(tiny.load(**fields))
   assert seen == [whole]
 

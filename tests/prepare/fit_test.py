@@ -63,7 +63,7 @@ def test_the_figure_is_that_of_the_program_that_runs(parts):
   needs = fit.needed(parts.programs)
   x = arguments.abstract(parts.programs)
   held = arguments.size((x.state, x.batch))
-  params = arguments.size(x.state.params)
+  params = arguments.size(x.state['policy'].params)
   # The gradient; and the activations, which are a few vectors for each token.
   assert held + params < needs < held + params + 40e6
   anchored = build.parts(tiny.load('unused', loss__kl_coef=0.1))

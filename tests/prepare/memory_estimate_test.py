@@ -20,7 +20,7 @@ def size(tree):
 def estimate(training=True, mesh=(1, 1, 1), heldout=6, **fields):
   config = tiny.load('unused', **fields)
   found = memory.parts(
-      config, config_lib.model_config(config),
+      config, config_lib.models(config),
       dict(zip(('data', 'fsdp', 'tensor'), mesh)), stages.make_stages(config),
       heldout, training)
   return {part.name: part.bytes for part in found}
@@ -28,7 +28,7 @@ def estimate(training=True, mesh=(1, 1, 1), heldout=6, **fields):
 
 def test_parts_are_those_of_the_arrays(run):
   parts = estimate()
-  learner = run.parts.programs.learner.state
+  learner = run.parts.programs.learner.state['policy']
   params, moments = size(learner.params), size(learner.opt_state)
   weights = parts['the weights, with their gradients and moments']
   # The optimiser's state also counts steps.
@@ -94,7 +94,7 @@ def test_arrays_of_the_host_count_where_the_host_computes(mesh):
   config = tiny.load('unused', prompts_per_step=10 ** 9)
 
   def check(mesh):
-    memory.check(config, config_lib.model_config(config), mesh,
+    memory.check(config, config_lib.models(config), mesh,
                  stages.make_stages(config), heldout=6)
 
   check(mesh('gpu', {'bytes_limit': 10 ** 9}))

@@ -13,24 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.learner import forward, packing
-from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
+from tests.helpers import learners
 
 
 def stats(
-    weights, batch, at, temperature, setting, *, entropy=True,
+    params, frozen, batch, at, temperature, setting, *, entropy=True,
     lam=None) -> TokenStats:
   """Computes what `forward.stats` does."""
   del at, entropy
-  cfg, nets = setting.cfg, setting.nets
+  cfg = setting.cfg
   columns = batch.prompt_length[:, None] + jnp.arange(cfg.max_response)
   columns = jnp.minimum(columns, batch.tokens.shape[1] - 1)
 
-  def log_probs(net, params):
-    params = net.compose(params, weights.frozen)
-    hidden, _ = transformer.forward(params, batch.tokens, cfg=net.model)
-    logits = transformer.logits(params, hidden, net.model) / temperature
+  def log_probs(name):
+    if name not in params:
+      return None
+    net = setting.net(name)
+    all_params = net.compose(params[name], frozen)
+    hidden, _ = transformer.forward(all_params, batch.tokens, cfg=net.model)
+    logits = transformer.logits(all_params, hidden, net.model) / temperature
     return jax.nn.log_softmax(jnp.take_along_axis(
         logits, columns[..., None] - 1, axis=1))
 
@@ -38,7 +41,7 @@ def stats(
     return jnp.take_along_axis(logp, ids, axis=-1)
 
   targets = jnp.take_along_axis(batch.tokens, columns, axis=1)[..., None]
-  p, q = nets.map(log_probs, weights.params)
+  p, q = log_probs('policy'), log_probs('actor')
   found = TokenStats(
       at_ids(p, targets)[..., 0], -jnp.sum(jnp.exp(p) * p, axis=-1))
   if batch.top_ids is not None:
@@ -54,8 +57,8 @@ def stats(
         top_ids=ids, top_logprobs=top, student=StudentStats(
             at_ids(q, targets)[..., 0],
             jnp.sum(jnp.exp(fixed) * (fixed - q), axis=-1), at_ids(q, ids)))
-  if weights.behaviour_params is not None:
-    q = log_probs(nets.actor_or_policy, weights.behaviour_params)
+  if forward.BEHAVIOUR in params:
+    q = log_probs(forward.BEHAVIOUR)
   if lam is not None and q is not None:
     found = found._replace(overlap=jax.lax.stop_gradient(jnp.sum(
         jnp.minimum(jnp.exp(q), jnp.exp(p) / lam), axis=-1)))
@@ -79,7 +82,7 @@ class Learner:
 
   def __init__(self, *args: Any, **kwargs: Any):
     """Takes the arguments of `learner.make`."""
-    self._made = learner_lib.make_learner(*args, **kwargs)
+    self._made = learners.make(*args, **kwargs)
     self.init = self._made.init
 
   def score(self, params, batch, *rest):

@@ -15,8 +15,8 @@ import pytest
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
-from jaxrl_llm.learner import loss as loss_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.models import lora, transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.sharding import collectives
@@ -30,7 +30,7 @@ MODEL = ModelConfig(
     mlp_width=24, logit_softcap=5.0)
 # Plain descent at rate 1: parameters move by exactly minus the gradient.
 SGD = optimizer_lib.Optimizer(optax.sgd(1.0), optax.constant_schedule(1.0))
-LOSS = jax.tree.map(np.float32, loss_lib.LossParams(
+LOSS = jax.tree.map(np.float32, update_lib.LossParams(
     temperature=0.8, entropy_bonus=0.05, kl_coef=0.3, budget=6.0,
     objective=dict(clip_low=0.1, clip_high=0.2), importance=dict(cap=1.2)))
 
@@ -182,7 +182,7 @@ def make(sizes, tied, adapters, vocab=V, chunk=None):
     params = lora.init(jax.random.key(1), params, 2, '.*')
     params = jax.tree.map(lambda x: x + 0.1, params)
     options = dict(trained=params, compose=lambda p, f: lora.join(f, p))
-  learner = learner_lib.make_learner(model, cfg, SGD, mesh=mesh, **options)
+  learner = learners.make(model, cfg, SGD, mesh=mesh, **options)
   params = jax.device_put(
       params, sharding.shardings(params, sharding.TRAIN_RULES, mesh))
   return learner, mesh, params, frozen
@@ -242,8 +242,8 @@ def moved(tied, adapters):
   rows = jax.device_put(batch(), sharding.rows(mesh))
   plan = learners.plan(learner, batch())
   return [sizes_of_collectives(program.compile()) for program in (
-      learner.score.lower(params, rows, plan, LOSS, frozen),
-      learner.update.lower(learner.init(params), rows, plan, LOSS, frozen))]
+      learner.lower('score', params, rows, plan, LOSS, frozen),
+      learner.lower('update', learner.init(params), rows, plan, LOSS, frozen))]
 
 
 @pytest.mark.parametrize('tied, adapters', [(False, False), (True, True)])
@@ -277,10 +277,11 @@ def brought(remat):
       tokens=1, max_prompt=L, max_response=T, remat=remat,
       importance='tis')
   mesh = sharding.make_mesh(1, 8, 1)
-  learner = learner_lib.make_learner(model, cfg, SGD, mesh=mesh)
+  learner = learners.make(model, cfg, SGD, mesh=mesh)
   rows = jax.device_put(batch(), sharding.rows(mesh))
-  program = learner.update.lower(
-      learner.state, rows, learners.plan(learner, batch()), LOSS).compile()
+  program = learner.lower(
+      'update', learner.state, rows, learners.plan(learner, batch()),
+      LOSS).compile()
   layers = learner.state.params['layers']
   return [
       program.memory_analysis().temp_size_in_bytes,

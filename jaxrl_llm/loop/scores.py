@@ -1,0 +1,121 @@
+"""Scores of rows: log-probs of their tokens under policies."""
+
+from typing import Any, Sequence
+
+import numpy as np
+
+from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.loop import lag
+from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop.parts import Fixed, Parts
+from jaxrl_llm.types import RolloutTokens, Table
+
+
+def to_score(
+    table: Table, groups: Sequence[np.ndarray], unscored: int, *, size: int,
+    drop_zero_advantage: bool) -> np.ndarray:
+  """Finds the rows without scores whose log-probs may be needed later.
+
+  Args:
+    table: C rows.
+    groups: [G, n] rows of the groups that are trained on or held, -1 for none.
+    unscored: R, rows at the table's end that have no scores.
+    size: length of the result, at least R.
+    drop_zero_advantage: leave out rows that are never trained on.
+
+  Returns:
+    [size] numbers of these rows among the R, each at its own place; -1 for the
+    others and filler.
+  """
+  needed = np.zeros(len(table.group), bool)
+  for rows in groups:
+    needed[rows[rows >= 0]] = True
+  if drop_zero_advantage:
+    needed &= table.advantage != 0.0  # NaN before its round
+  return rows_lib.masked_indices(needed[len(needed) - unscored:], size)
+
+
+def scoring(columns: Any, learners: dict[str, Any]) -> dict[str, Any]:
+  """Returns the parameters of the players that score rows.
+
+  Args:
+    columns: rows, or a batch. Their columns say which scores are needed.
+    learners: name of each player to its TrainState.
+  """
+  # The actor's pass costs as much as it is large: only where it is asked for.
+  alone = columns.actor_logprobs is None and columns.z is None
+  return {name: state.params for name, state in learners.items()
+          if name == POLICY or not alone}
+
+
+def with_scores(
+    parts: Parts, fixed: Fixed, table: Table, tokens: RolloutTokens,
+    rows: np.ndarray, learners: dict[str, TrainState]) -> RolloutTokens:
+  """Computes the log-probs of other policies for rows of a wave.
+
+  Args:
+    parts, fixed: programs, and the loss, which has the temperature of all
+      policies if the table has none.
+    table: R rows.
+    tokens: the same rows. Of their old log-probs, anchor log-probs, actor
+      log-probs and normalisers, the arrays that are there are filled.
+    rows: [B] which rollouts to score; -1 for filler.
+    learners: states of the players, at the step of these rows.
+
+  Returns:
+    The rollouts with the scores of these rows, each at the home of its row. The
+    likeliest tokens are left out if the normalisers were all that they are for.
+  """
+  processes = parts.processes
+  plain = tokens.replace(top_ids=None, top_logprobs=None)
+  models = {'old_logprobs': scoring(tokens, learners),
+            'anchor_logprobs': {POLICY: fixed.anchor}}
+  models = {name: params for name, params in models.items()
+            if getattr(tokens, name) is not None}
+  scored = plain if tokens.z is not None else tokens
+  if not models or (rows < 0).all():
+    return scored
+  # The shards have as many places as rows, so that no row leaves its home.
+  placed = processes.place(rows, table.shard)
+  mine = placed[processes.positions(len(rows))]
+  real = mine >= 0
+  planned = rows_lib.plan(parts, table, placed, placed >= 0)
+  for name, params in models.items():
+    # Only this call needs top-k lists, the largest arrays of a batch.
+    needs_top = name == 'old_logprobs' and tokens.z is not None
+    kept = parts.stages.needs.scored if needs_top else ('experts',)
+    batch = processes.shard_rows(rows_lib.learner_batch(
+        tokens.only(kept), mine, np.zeros(len(mine)),
+        np.ones(len(mine), bool),
+        temperature=table.at(mine).temperature), len(rows))
+    scores = processes.fetch_rows(parts.programs.learner.score(
+        params, batch, planned, fixed.loss, fixed.frozen[POLICY]))
+    for field, values in scores._asdict().items():
+      if field == 'logprobs':
+        field = name
+      elif name != 'old_logprobs':  # another policy's
+        continue
+      if values is not None and getattr(tokens, field) is not None:
+        column = getattr(scored, field).copy()
+        column[mine[real]] = values[real]
+        scored = scored.replace(**{field: column})
+  return scored
+
+
+def of_wave(
+    wave: rows_lib.Wave, in_flight: Sequence[lag.InFlight],
+    tokens: RolloutTokens) -> rows_lib.Wave:
+  """Returns a step's wave with the old log-probs that were computed.
+
+  Args:
+    wave: of the step.
+    in_flight: after it. With a lag, it is the last one of these.
+    tokens: of the table's rows. Without a lag, it is the end of these.
+  """
+  count = len(wave.rows.table.group)
+  old = (in_flight[-1].rows.tokens if in_flight else tokens).old_logprobs
+  if old is not None:
+    old = old[:count] if in_flight else old[len(old) - count:]
+  return wave._replace(rows=wave.rows._replace(
+      tokens=wave.rows.tokens.replace(old_logprobs=old)))
