@@ -10,7 +10,7 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer
-from jaxrl_llm.learner import advantages, loss
+from jaxrl_llm.learner import advantages, update
 from jaxrl_llm.learner.options import LossChoices
 from jaxrl_llm.loop import rows
 from jaxrl_llm.ops import policy_losses
@@ -278,11 +278,12 @@ def test_masked_places_are_zero_for_every_function():
       response_length=mask.sum(1), advantages=np.ones(2),
       token_advantages=holes, behaviour_logprobs=holes, old_logprobs=holes,
       entropy=holes)
-  numbers = loss.LossParams(
+  numbers = update.LossParams(
       entropy_bonus=0.0, kl_coef=0.0, temperature=1.0, budget=3.0,
       objective={}, importance={})
-  total, _ = loss.weighted_sum(
-      holes, holes, batch, holes, numbers, cfg=LossChoices(objective=objective))
+  total, _ = update.weighted_sum(
+      holes, holes, update.with_advantages(batch), holes, numbers,
+      cfg=LossChoices(objective=objective))
   assert total == 0
 
 
@@ -314,13 +315,13 @@ def test_a_term_is_added_with_the_weights_of_the_tokens():
       tokens=np.zeros((2, 5)), prompt_length=np.ones(2), mask=mask,
       response_length=mask.sum(1), advantages=np.ones(2, np.float32),
       behaviour_logprobs=x)
-  numbers = loss.LossParams(
+  numbers = update.LossParams(
       entropy_bonus=0.0, kl_coef=0.0, temperature=1.0, budget=3.0,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={},
       term=dict(factor=2.0))
   term = lambda new, old, entropy, mask, *, factor: factor * entropy + 1.0
   with_term, without = (
-      loss.weighted_sum(
+      update.weighted_sum(
           x, x, batch, np.full((2, 3), 0.5), numbers,
           cfg=LossChoices(term=chosen))[0] for chosen in (term, 'none'))
   assert with_term - without == 0.5 * (2 * (0 + 1 / 8 + 3 / 8) + 3)

@@ -66,9 +66,8 @@ def test_the_exact_normaliser_needs_full_precision(field):
 def test_the_estimate_of_memory_knows_the_types():
   def parts_of(**fields):
     config = tiny.load(**fields)
-    model = config_lib.model_config(config)
     return {part.name: part.bytes for part in memory.parts(
-        config, model, dict(data=1, fsdp=1, tensor=1),
+        config, config_lib.models(config), dict(data=1, fsdp=1, tensor=1),
         build.stages_lib.make_stages(config), 6, training=True)}
 
   # Few rows in an update, so that the sampler needs more.

@@ -272,5 +272,5 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(tmp_path, caplog):
   (folder_of_run / 'choices.json').write_text(config.choices(other))
   assert config.with_saved_auto_values(c).model.dtype == 'float32'
   # Elsewhere the type is that of the stored weights.
-  _, model = build._typed(c, config.model_config(c), 'gpu')
-  assert model.dtype == 'bfloat16'
+  _, models = build._typed(c, config.models(c), 'gpu')
+  assert models['policy'].dtype == 'bfloat16'

@@ -44,7 +44,7 @@ _PKPO = (
          '`evaluation/estimators.py`, `pass_at_k`'),
     Part('Eq. 4 to 7', NOT_HERE, f'{_PROOF} of Theorem 1'),
     Part('Eq. 8', TRUE, '`ops/pkpo.py`, `s`, of rewards 0 and 1'),
-    Part('Eq. 9', TRUE, 'the policy gradient that `learner/loss.py`, '
+    Part('Eq. 9', TRUE, 'the policy gradient that `learner/update.py`, '
          '`weighted_sum` takes'),
     Part('Eq. 10', TRUE, 'Theorem 2, which is Theorem 4 for rewards of 0 and '
          '1'),
@@ -267,7 +267,7 @@ _SPEED = (
     Part('Eq. 1', TRUE, '`sampling/generate.py`, `generate`'),
     Part('Eq. 2', TRUE, '`tasks/math.py`, `Math`'),
     Part('Eq. 3 to 5', TRUE, 'the objective and its gradient, '
-         '`learner/loss.py`, `weighted_sum`'),
+         '`learner/update.py`, `weighted_sum`'),
     Part('Eq. 6', TRUE, 'a group of equal rewards has the advantage 0: '
          '`ops/advantages.py`, `rloo`'),
     Part('Eq. 7', TRUE, '`loss.aggregation` constant'),

@@ -443,4 +443,5 @@ def _check_workdir(run: Run, state: RunState) -> None:
     complete(state, parts.processes)
     raise FileNotFoundError(checkpoint.rescue(
         workdir.path, functools.partial(describe.write, parts),
-        describe.described(parts), state.step, state, _host(run), channel))
+        describe.described(parts), state.step, state.listed, _host(run),
+        channel))

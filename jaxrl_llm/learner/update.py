@@ -142,10 +142,8 @@ def update(
 
   # ---- ROWS: which tokens count, and how much ----
   # A token behind the response stands for whatever its list has there.
-  batch = batch.replace(mask=batch.mask & forward.real(batch))
-  if batch.token_advantages is not None:
-    batch = batch.replace(
-        advantages=jnp.where(batch.mask, batch.token_advantages, 0.0))
+  batch = with_advantages(
+      batch.replace(mask=batch.mask & forward.real(batch)))
   # Of the whole batch: microbatches and devices only add their parts.
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
@@ -220,6 +218,15 @@ def update(
   if facts:
     metrics['rows'] = packing.in_place(facts, plan, len(batch.mask))
   return {**state, **new}, metrics
+
+
+def with_advantages(batch: LearnerBatch) -> LearnerBatch:
+  """Returns a batch whose advantages are [B, T] if it has them by token."""
+  if batch.token_advantages is None:
+    return batch
+  # Masked tokens have any, and a user's objective may multiply by them.
+  return batch.replace(
+      advantages=jnp.where(batch.mask, batch.token_advantages, 0.0))
 
 
 def _loss(params, given, rows, at, *, setting):

@@ -349,8 +349,8 @@ def _chances(
   columns = plan.count * plan.owner.shape[0] * packing.head_columns(
       plan.sizes, made.config.max_response)
   lists = plan.rows[plan.rows > 0]
-  return {**found, 'further_rows': float(np.mean(
-      lists > (plan.sizes.firm or plan.sizes.places))), 'needed': min(
+  firm = getattr(plan.sizes.layout, 'firm', None) or plan.sizes.places
+  return {**found, 'further_rows': float(np.mean(lists > firm)), 'needed': min(
           _lengths(made, _rows(made, name), mean).sum() / columns, 1.0)}
 
 

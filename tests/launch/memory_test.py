@@ -37,8 +37,8 @@ def sums(overrides, only):
       name: m.argument_size_in_bytes + m.output_size_in_bytes
       - m.alias_size_in_bytes + m.temp_size_in_bytes
       for name, m in compiled.items()}
-  moments, anchor = arguments.size(x.state.opt_state), arguments.size(x.anchor)
-  params = arguments.size(x.state.params)
+  policy, anchor = x.state['policy'], arguments.size(x.anchor)
+  moments, params = map(arguments.size, (policy.opt_state, policy.params))
   shared = 'reshard' in new and not compiled[
       'reshard'].argument_size_in_bytes
   beside = dict(  # what a phase's program does not get, but the run keeps
