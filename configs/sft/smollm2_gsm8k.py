@@ -16,7 +16,9 @@ set are held out. A response counts if its last number is right.
 
 With seed 0 the held-out loss goes from 1.357 nats a token over .765, .712 and
 .691 to .686 in 100 steps of 16 rows, a fifth of all rows. A step takes about 30
-s on 2 cores, SFT an hour with its held-out losses, and 13 GB.
+s on 2 cores, SFT an hour with its held-out losses, and 13 GB. On 500 problems
+of the test set, pass@1 is .019 before and after, pass@8 .106 before and .142
+after, which their errors do not tell apart (benchmarks/results/sft.md).
 """
 
 from jaxrl_llm import config
