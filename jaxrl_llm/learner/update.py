@@ -376,8 +376,10 @@ def weighted_sum(
   policy, own = _surrogate(new, old, batch, loss, cfg)
   weight, sums, counts = _importance(logprobs, batch, loss, cfg, rejection)
 
-  terms = dict(
-      policy=weight * policy.loss, entropy=-loss.entropy_bonus * entropy)
+  weighted = weight * policy.loss
+  # The bonus is subtracted here: as a negative term of its own it would round
+  # otherwise.
+  terms = dict(policy=weighted - loss.entropy_bonus * entropy)
   if batch.anchor_logprobs is not None:
     sums['kl_anchor'] = kl.KL_ESTIMATORS[cfg.kl_estimator](
         new, trained(batch.anchor_logprobs))
@@ -398,7 +400,7 @@ def weighted_sum(
   # microbatch a row is in.
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
   sums.update(
-      counts, loss=total, policy_loss=jnp.sum(weights * terms['policy']),
+      counts, loss=total, policy_loss=jnp.sum(weights * weighted),
       tokens=jnp.sum(mask, dtype=jnp.float32))
   count = jnp.maximum(jnp.sum(mask, 1), 1)
   rows = dict(
