@@ -266,7 +266,8 @@ def _begin(
   starts = {}
   for name in parts.programs.players:
     player, folder = describe.of_player(parts, name), sft_lib.folder(name)
-    with phases.phase(f'weights of the {name}'), sft.reported(
+    with phases.phase('weights' if name == POLICY else (
+        f'weights of the {name}')), sft.reported(
         player, display, workdir, folder) as report:
       starts[name] = start_weights.start(
           player, report, resumed=bool(restored), name=folder)

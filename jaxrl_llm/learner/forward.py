@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import packing, views
-from jaxrl_llm.learner.options import ACTOR, POLICY
+from jaxrl_llm.learner.options import ACTOR, POLICY, writer
 from jaxrl_llm.learner.packing import MicrobatchTokens
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -89,7 +89,7 @@ class Setting(NamedTuple):
   @property
   def writer(self) -> str:
     """Name of the player that writes the responses."""
-    return ACTOR if ACTOR in self.nets else POLICY
+    return writer(self.nets)
 
   def net(self, name: str) -> Net:
     """Returns the model of a player, or that of BEHAVIOUR."""

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Collection, Literal
 
 from jaxrl_llm.base import own_code
 from jaxrl_llm.base.declared import AUTO, Automatic, ROUNDING
@@ -12,6 +12,12 @@ from jaxrl_llm.models.config import Execution
 
 # Names of the models of a run. A checkpoint has them in this order.
 POLICY, ACTOR = PLAYERS = 'policy', 'actor'
+
+
+def writer(players: Collection[str]) -> str:
+  """Returns the name of the player that writes the responses."""
+  return ACTOR if ACTOR in players else POLICY
+
 
 _COUNT, _SOME, _POSITIVE = '[0, inf)', '[1, inf)', '(0, inf)'
 _LAYOUT = (ROUNDING,)

@@ -27,7 +27,7 @@ class RunState(NamedTuple):
     step: steps done; a step is a wave, one call of the sampler.
     rounds: rounds done; a round is the updates on one train batch.
     learners: name of each player to its parameters and optimiser, on the
-      device.
+      device. A list of these in checkpoints.
     curriculum: state of the curriculum.
     selection: state of the selection.
     buffer: rollouts held for later steps.
@@ -48,16 +48,17 @@ class RunState(NamedTuple):
     """The policy's learner."""
     return self.learners[POLICY]
 
-
   @property
   def listed(self) -> 'RunState':
-    """The state as checkpoints have it: the policy first, without names."""
+    """The state in the form of checkpoints: learners are a list, the policy
+    first.
+    """
     return self._replace(learners=[
         self.learners[name] for name in PLAYERS if name in self.learners])
 
   @property
   def named(self) -> 'RunState':
-    """The state of which `listed` is the form in checkpoints."""
+    """The state from the form of checkpoints: learners have names again."""
     return self._replace(learners=dict(zip(PLAYERS, self.learners)))
 
 

@@ -205,7 +205,7 @@ def _checkpoints(
             f'{section}.hf={name} has another vocabulary than '
             f'{tokenizer.folder}: {len(different)} ids differ, such as {first} '
             f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
-            f"Choose a model with the policy's vocabulary.")
+            "Choose a model with the policy's vocabulary.")
     found[player] = hf.open_checkpoint(folder)
     hf.warn_of_length(folder, config.max_prompt + config.max_response)
   return found, tokenizer

@@ -15,8 +15,9 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
+from jaxrl_llm.learner import options
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner.options import ACTOR, OptimizerConfig, POLICY
+from jaxrl_llm.learner.options import OptimizerConfig, POLICY
 from jaxrl_llm.loop.parts import Player, Programs, RolloutSampler
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models import attention, hf
@@ -270,7 +271,7 @@ def make_programs(
       make_sampler, config, mesh, stops=stops,
       curriculum=stages.curriculum)
   needs = stages.needs
-  writer = ACTOR if ACTOR in models else POLICY
+  writer = options.writer(models)
   writing = sampler(
       model=models[writer], record_experts='experts' in needs.columns,
       top_logprobs=needs.top, continues='generated' in needs.columns)
