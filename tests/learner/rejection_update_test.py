@@ -240,6 +240,17 @@ def test_a_batch_without_tokens_leaves_the_calibration():
   assert metrics['obrs_empty'] == 0 == metrics['tokens']
 
 
+def test_rows_of_a_skipped_update_get_other_noise():
+  """Else they would come back with the same tokens left out."""
+  learner, kept = _learner(), []
+  for step, skipped in ((0, 0), (0, 1), (1, 0)):
+    state = learner.init(jax.device_put(_params(0)))
+    state = state.replace(step=jnp.int32(step), skipped=jnp.int32(skipped))
+    _, metrics = _update(learner, state, _batch(), {})
+    kept.append(float(metrics['loss']))
+  assert kept[0] != kept[1] == kept[2]
+
+
 @pytest.mark.parametrize('name', PASSES)
 @pytest.mark.parametrize('logprob', [-80.0, -.01])
 def test_it_stays_finite(name, logprob):
