@@ -408,7 +408,7 @@ class Learner:
     batch = self._scored(batch, table, old=(
         'old_logprobs' in self.parts.stages.needs.columns))
     # Of one size, since plans of other numbers of rows are other programs.
-    rows = rows_lib.masked_indices(
+    rows = scores.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
     outcome = step_lib.run_rounds(
         self.parts, self._fixed, {POLICY: self.state},
@@ -441,7 +441,7 @@ class Learner:
     asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
     scored = scores.with_scores(
         self.parts, self._fixed, table, tokens.replace(**asked),
-        rows_lib.masked_indices(
+        scores.masked_indices(
             batch.trained, parts.programs.scored_rows),
         {POLICY: self.state})
     return batch._replace(tokens=tokens.replace(

@@ -222,7 +222,8 @@ def test_the_reward_of_each_turn_reaches_its_tokens():
 def _program(function, names=()):
   """Returns the programs of an advantage that names turns, of two samples."""
   def advantage(rewards, where, step, given):
-    return function(rewards, where=where, **given), {}
+    found = function(rewards, where=where, **given)
+    return found if isinstance(found, tuple) else (found, {})
 
   return advantages.make_program(
       advantage, advantage, samples=2, ks=(1,), overlong=tiny.load().overlong,
@@ -247,6 +248,19 @@ def test_tokens_that_cancel_out_are_no_row_without_a_signal():
       turn >= 0, jnp.where(jnp.arange(5) % 2 == 0, 1.0, -1.0), 0.0))
   got = program.of_batch(*TWO, ~TWO[1], np.uint32(0), GIVEN)
   np.testing.assert_allclose(got.advantages, [[2, 5]])
+
+
+def test_an_advantage_by_token_may_give_those_of_rows():
+  """A token that is not finite is seen in its row, which has another number."""
+  def function(rewards, *, where, turn):
+    values = jnp.where(turn >= 0, rewards[..., None], jnp.nan)
+    values = values.at[0, 1, 3].set(jnp.inf)
+    return values, {}, 7 * rewards - 2
+
+  got = _program(function).of_batch(*TWO, ~TWO[1], np.uint32(0), GIVEN)
+  np.testing.assert_allclose(got.advantages, [[5, np.nan]])
+  np.testing.assert_allclose(
+      got.token_advantages, [[[1, 1, 0, 0, 0], [0, 0, 0, np.inf, 0]]])
 
 
 def test_groups_that_are_no_rollouts_have_lengths():

@@ -5,7 +5,7 @@ Metrics:
     step is right, by its valid probe rows; for the k of eval_k
 """
 
-from typing import Callable, Collection, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,20 @@ from jaxrl_llm.ops import pkpo, screening
 from jaxrl_llm.types import Table
 
 Array = jax.Array
-# (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N] or
-# [P, N, T], metrics)
-Advantage = Callable[..., tuple[Array, dict[str, Array]]]
+# (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N],
+# or [P, N, T] if it names `turn`, metrics), and with [P, N, T] perhaps the
+# advantages of rows [P, N]. `where` marks valid samples; `step` is the number
+# of steps done; `columns` are name to [P, N, ...].
+Advantage = Callable[..., tuple[Any, ...]]
 
 
 class BatchAdvantages(NamedTuple):
   """Advantages of a train batch.
 
   Attributes:
-    advantages: [B, N]; of advantages by token A, those of a row: the sum of |A|
-      over its tokens, with the sign of the sum of A.
+    advantages: [B, N]; of advantages by token A, those of a row that the
+      function gives, or else the sum of |A| over its tokens, with the sign of
+      the sum of A.
     token_advantages: [B, N, T] if the advantage names `turn`, else None.
     trained: [B, N] bool, whether the row's tokens count in the loss.
     metrics: name to [] float32, of the advantage, such as pkpo/k and
@@ -120,14 +123,14 @@ def make_program(
       trained = overlong_lib.mask_truncated(
           valid.reshape(-1, 1), truncated.reshape(-1)).reshape(valid.shape)
     columns = _given(columns, budget)
-    values, reported = advantage(
-        penalised(rewards, length), valid, step, columns)
+    found = advantage(penalised(rewards, length), valid, step, columns)
+    values, reported, *_ = found
     of_tokens = None
     if 'turn' in columns:
       of_tokens = jnp.where(columns['turn'] >= 0, values if (
           values.ndim == 3) else values[..., None], 0.0)
     return BatchAdvantages(
-        _of_rows(values, columns), of_tokens, trained, reported)
+        _of_rows(found, columns), of_tokens, trained, reported)
 
   @jax.jit
   def wave_signal(
@@ -135,7 +138,7 @@ def make_program(
     columns = _given(columns, budget)
 
     def values(rewards, valid, columns):
-      return _of_rows(per_group(rewards, valid, step, columns)[0], columns)
+      return _of_rows(per_group(rewards, valid, step, columns), columns)
 
     gain = jnp.abs(values(penalised(rewards, length), valid, columns)).sum(1)
     return WaveSignal(
@@ -158,11 +161,14 @@ def _given(
   return found
 
 
-def _of_rows(values: Array, columns: Mapping[str, Array]) -> Array:
-  """Returns the advantages [P, N] of rows of those of tokens, if they are."""
+def _of_rows(found: tuple[Any, ...], columns: Mapping[str, Array]) -> Array:
+  """Returns the advantages [P, N] of rows in the result of an Advantage."""
+  values, _, *rows = found
   if values.ndim == 2:
     return values
   values = jnp.where(columns['turn'] >= 0, values, 0.0)
+  if rows:  # A token that is not finite shows in its row.
+    return jnp.where(jnp.isfinite(values).all(-1), rows[0], jnp.nan)
   # A row whose tokens cancel out is trained on too: it is not 0.
   return jnp.abs(values).sum(-1) * jnp.where(values.sum(-1) < 0, -1.0, 1.0)
 

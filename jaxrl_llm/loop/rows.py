@@ -6,13 +6,12 @@ curriculum or the selection holds are kept. Columns are made in their order: by
 the sampler and the verifier, from rewards (signal and advantages), by scores.
 """
 
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 import jax
 import numpy as np
 
 from jaxrl_llm.base import schedules
-from jaxrl_llm.learner import advantages as advantages_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.loop.parts import Parts
@@ -27,8 +26,6 @@ from jaxrl_llm.types import (
   Stages,
   Table,
 )
-
-Replicate = Callable[[Any], Any]
 
 
 class Buffer(NamedTuple):
@@ -225,34 +222,34 @@ def keep(
 
 
 def signal(
-    program: advantages_lib.Program, table: Table, ask: GroupRequests,
-    step: int, *, first: int, prompts: int, samples: int, replicate: Replicate,
-) -> advantages_lib.WaveSignal:
+    parts: Parts, held: Table, new: Table, ask: GroupRequests,
+    step: int) -> WaveSignal:
   """Computes the curriculum's signal and the pass@k of a wave.
 
   Args:
-    program: of the advantages.
-    table: C rows, with the rewards of this wave.
+    parts: programs of the advantages, and the stages.
+    held: rows held over from earlier waves.
+    new: rows of this wave.
     ask: P groups of this wave.
-    step: steps done before, uint32.
-    first: row of this wave's first rollout.
-    prompts: most groups of a wave; the program has this size.
-    samples: n.
-    replicate: (tree of host values) -> the same on the devices.
+    step: steps done before.
 
   Returns:
     WaveSignal of NumPy arrays, with the gains of the P groups.
   """
-  rows = rows_of(table, ask.group, samples, valid=False)
+  program, table, first = parts.advantages, join(held, new), len(held.group)
+  rows = rows_of(
+      table, ask.group, parts.stages.settings.samples, valid=False)
   # Waves differ in size; a program of the largest serves all of them.
-  rows = np.pad(rows, ((0, prompts - len(rows)), (0, 0)), constant_values=-1)
+  free = parts.stages.curriculum.max_prompts - len(rows)
+  rows = np.pad(rows, ((0, free), (0, 0)), constant_values=-1)
   sampled = rows >= 0
   facts = table.at(rows)
   valid = sampled & facts.valid
   # A group may have rows of an earlier wave, which counted when they came.
   probe = valid & (rows >= first) & facts.probe
-  padded = jax.device_get(program.of_wave(*replicate([
-      facts.reward, valid, facts.generated, probe, sampled.all(1), step,
+  padded = jax.device_get(program.of_wave(*parts.replicate([
+      facts.reward, valid, facts.generated, probe, sampled.all(1),
+      np.uint32(step),
       {name: facts.columns[name] for name in program.columns}])))
   if np.isnan(padded.signal).any():
     raise AdvantageError(
@@ -262,31 +259,33 @@ def signal(
 
 
 def with_advantages(
-    program: advantages_lib.Program, table: Table,
-    batches_of_step: Sequence[np.ndarray], step: int, *,
-    replicate: Replicate) -> tuple[Table, dict[str, float]]:
+    parts: Parts, table: Table, batches_of_step: Sequence[np.ndarray],
+    step: int) -> tuple[Table, dict[str, float]]:
   """Computes the advantages of train batches; later steps do not change them.
 
   Args:
-    program: of the advantages.
+    parts: program of the advantages.
     table: C rows.
     batches_of_step: [B, n] rows of each batch; -1 for a sample that is missing
       or not valid.
-    step: steps done before, uint32.
-    replicate: (tree of host values) -> the same on the devices.
+    step: steps done before.
 
   Returns:
     The table with advantage, trained, group_mean and group_std of these rows,
     and the advantage's metrics, means over the batches.
+
+  Raises:
+    AdvantageError: the user's advantage of a row is not finite.
   """
+  program = parts.advantages
   names = 'advantage', 'trained', 'group_mean', 'group_std'
   columns = {name: getattr(table, name).copy() for name in names}
   metrics = []
   for rows in batches_of_step:
     valid, facts = rows >= 0, table.at(rows)
     rewards = facts.reward
-    made = jax.device_get(program.of_batch(*replicate([
-        rewards, valid, facts.generated, facts.truncated, step,
+    made = jax.device_get(program.of_batch(*parts.replicate([
+        rewards, valid, facts.generated, facts.truncated, np.uint32(step),
         {name: facts.columns[name] for name in program.columns}])))
     count = np.maximum(valid.sum(1, keepdims=True), 1)
     mean = rewards.sum(1, keepdims=True, where=valid) / count
@@ -298,12 +297,15 @@ def with_advantages(
       columns.setdefault('token_advantages', table.token_advantages.copy())[
           rows[valid]] = made.token_advantages[valid]
     metrics.append(made.metrics)
-  return table.replace(**columns), {
+  table = table.replace(**columns)
+  if own := parts.stages.settings.advantage:
+    _check_advantages(table, batches_of_step, own)
+  return table, {
       name: float(np.mean([m[name] for m in metrics]))
       for name in (metrics[0] if metrics else ())}
 
 
-def check_advantages(
+def _check_advantages(
     table: Table, batches_of_step: Sequence[np.ndarray], name: str) -> None:
   """Raises AdvantageError if one of the train batches is not finite.
 
@@ -321,12 +323,6 @@ def check_advantages(
           f'advantage={name} is {table.advantage[rows[group, sample]]} '
           f'for a response in a group of the rewards {rewards!s:.120}: return '
           'finite numbers.')
-
-
-def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
-  """Returns [size] the numbers of rows that `which` marks, -1 elsewhere."""
-  rows = np.where(which, np.arange(len(which)), -1)
-  return np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
 def plan(

@@ -9,6 +9,8 @@ from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import lag
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
+from jaxrl_llm.loop.state import RunState
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import RolloutTokens, Table
 
 
@@ -33,7 +35,13 @@ def to_score(
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
     needed &= table.advantage != 0.0  # NaN before its round
-  return rows_lib.masked_indices(needed[len(needed) - unscored:], size)
+  return masked_indices(needed[len(needed) - unscored:], size)
+
+
+def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
+  """Returns [size] the numbers of rows that `which` marks, -1 elsewhere."""
+  rows = np.where(which, np.arange(len(which)), -1)
+  return np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
 def scoring(columns: Any, learners: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +109,36 @@ def with_scores(
         column[mine[real]] = values[real]
         scored = scored.replace(**{field: column})
   return scored
+
+
+def exchange(
+    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
+    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], lag.Due]:
+  """Exchanges a new wave for the one that is due; without a lag, it is due.
+
+  Args:
+    parts, state, fixed, timer: those of `take_step`.
+    wave: the new wave. With a lag it is scored.
+
+  Returns:
+    The waves in flight, and the one that is due.
+  """
+  rows = wave.rows
+  if not parts.stages.settings.lag:
+    return (), lag.Due(wave.ask, rows, wave.signal, len(rows.table.group))
+  # The policy that wrote the rows is gone when they are due, and nothing says
+  # yet which of them are needed: all are scored, before it learns.
+  with timer('score'):
+    rows = rows._replace(tokens=with_scores(
+        parts, fixed, *rows, masked_indices(
+            rows.table.valid, parts.programs.scored_rows), state.learners))
+  with timer('batch'):
+    in_flight, ask, rows = lag.exchange(
+        state.in_flight, wave.ask, rows, parts.stages)
+    # Its signal is computed anew: when it was sampled, earlier rows of its
+    # groups may have been in flight.
+    return in_flight, lag.Due(ask, rows, rows_lib.signal(
+        parts, state.buffer.table, rows.table, ask, state.step), unscored=0)
 
 
 def of_wave(

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.base import phases, schedules
-from jaxrl_llm.learner.advantages import WaveSignal
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import lag, rollout, step_metrics, turns
@@ -32,15 +31,12 @@ from jaxrl_llm.loop.state import (
 )
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import (
-  GroupRequests,
   LearnerBatch,
   Picked,
   RolloutTokens,
   rows_of,
   Table,
 )
-
-Select = Callable[..., tuple[Any, np.ndarray]]
 
 
 def take_step(
@@ -100,9 +96,8 @@ def sample(
   Returns:
     State of the curriculum after `propose`, and the wave.
   """
-  settings, task, programs = (
-      parts.stages.settings, parts.task, parts.programs)
-  sampler = programs.rollout_sampler
+  settings, task = parts.stages.settings, parts.task
+  sampler = parts.programs.rollout_sampler
   with timer('propose'):
     curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
     problems = [task.train[i] for i in ask.problem]
@@ -139,10 +134,10 @@ def sample(
     parts.processes.channel.check()
 
   with timer('batch'):
-    rows = rows_lib.of_wave(
-        ask, responses, judged, parts.stages, state.step)
+    rows = rows_lib.of_wave(ask, responses, judged, parts.stages, state.step)
     return curriculum, rows_lib.Wave(
-        ask, responses, judged, rows, _signal(parts, state, ask, rows.table))
+        ask, responses, judged, rows, rows_lib.signal(
+            parts, state.buffer.table, rows.table, ask, state.step))
 
 
 class Absorbed(NamedTuple):
@@ -181,7 +176,8 @@ def absorb(
     wave: the new wave.
   """
   choose, select, _, settings = parts.stages
-  in_flight, due = _exchange(parts, state, fixed, wave, timer)
+  in_flight, due = scores_lib.exchange(
+      parts, state, fixed, wave, timer)
   with timer('batch'):
     table = rows_lib.join(state.buffer.table, due.rows.table)
     with timer('select'):
@@ -195,47 +191,9 @@ def absorb(
     batches = [
         rows_lib.batch_rows(table, groups, settings.samples)
         for groups in taken]
-    table, metrics = rows_lib.with_advantages(
-        parts.advantages, table, batches, np.uint32(state.step),
-        replicate=parts.replicate)
-    if settings.advantage:
-      rows_lib.check_advantages(table, batches, settings.advantage)
+    table, metrics = rows_lib.with_advantages(parts, table, batches, state.step)
   return Absorbed(
       curriculum, selection, in_flight, due, table, batches, metrics)
-
-
-def _exchange(
-    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
-    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], lag.Due]:
-  """Exchanges the new wave for the one that is due: without a lag, itself."""
-  if not parts.stages.settings.lag:
-    return (), lag.Due(
-        wave.ask, wave.rows, wave.signal, len(wave.rows.table.group))
-  # The policy that wrote the rows is gone when they are due, and nothing says
-  # yet which of them are needed: all are scored, before it learns.
-  with timer('score'):
-    tokens = _scored(parts, state, fixed, wave.rows, rows_lib.masked_indices(
-        wave.rows.table.valid, parts.programs.scored_rows))
-  with timer('batch'):
-    in_flight, ask, rows = lag.exchange(
-        state.in_flight, wave.ask, wave.rows._replace(tokens=tokens),
-        parts.stages)
-    # Its signal is computed anew: when it was sampled, earlier rows of its
-    # groups may have been in flight.
-    return in_flight, lag.Due(
-        ask, rows, _signal(parts, state, ask, rows.table), unscored=0)
-
-
-def _signal(
-    parts: Parts, state: RunState, ask: GroupRequests,
-    table: Table) -> WaveSignal:
-  """Computes the signal of a wave that has these groups and rows."""
-  held = state.buffer.table
-  return rows_lib.signal(
-      parts.advantages, rows_lib.join(held, table), ask,
-      np.uint32(state.step), first=len(held.group),
-      prompts=parts.stages.curriculum.max_prompts,
-      samples=parts.stages.settings.samples, replicate=parts.replicate)
 
 
 def score(
@@ -263,15 +221,8 @@ def score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=parts.programs.scored_rows,
         drop_zero_advantage=settings.drop_zero_advantage)
-    return rows_lib.join(state.buffer.tokens, _scored(
-        parts, state, fixed, absorbed.due.rows, rows))
-
-
-def _scored(
-    parts: Parts, state: RunState, fixed: Fixed,
-    wave: rows_lib.Buffer, rows: np.ndarray) -> RolloutTokens:
-  """Returns the tokens of a wave with the scores of these rows."""
-  return scores_lib.with_scores(parts, fixed, *wave, rows, state.learners)
+    return rows_lib.join(state.buffer.tokens, scores_lib.with_scores(
+        parts, fixed, *absorbed.due.rows, rows, state.learners))
 
 
 class RunCounts(NamedTuple):
@@ -335,7 +286,8 @@ def learn(
 def run_rounds(
     parts: Parts, fixed: Fixed, learners: dict[str, TrainState],
     buffer: rows_lib.Buffer, batches_of_step: Sequence[np.ndarray],
-    select: Select, selection: Any, counts: RunCounts) -> RoundsOutcome:
+    select: Callable[..., tuple[Any, np.ndarray]], selection: Any,
+    counts: RunCounts) -> RoundsOutcome:
   """Runs the rounds of a step: select rows, then update on them.
 
   Args:
@@ -388,9 +340,8 @@ def run_rounds(
 
 def _update(
     parts: Parts, fixed: Fixed, learners: Any, table: Table,
-    tokens: RolloutTokens,
-    rows: np.ndarray, behaviour_params: Any, counts: RunCounts,
-) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
+    tokens: RolloutTokens, rows: np.ndarray, behaviour_params: Any,
+    counts: RunCounts) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
 
   Returns:

@@ -16,7 +16,7 @@ from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.models import experts
-from jaxrl_llm.types import Array, Settings
+from jaxrl_llm.types import Settings
 
 
 def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
@@ -135,7 +135,7 @@ LOSS = 'loss.objective', 'loss.importance', 'loss.term'
 
 def advantage(
     config: ConfigDict, *, per_group: bool = False,
-) -> Callable[..., tuple[Array, dict[str, Array]]]:
+) -> Callable[..., tuple[Any, ...]]:
   """Makes the advantage function of a config.
 
   Args:
@@ -144,10 +144,8 @@ def advantage(
       not depend on the others. A function that scales takes it as an argument.
 
   Returns:
-    (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N]
-    or, where it names `turn`, [P, N, T], metrics). `where` marks valid samples;
-    `step` is the number of steps done; `columns` are name to [P, N, ...], those
-    that it names. Jittable, with a traced `step`.
+    `learner.advantages.Advantage`, jittable, with a traced `step`. Its columns
+    are those that the function names.
   """
   plug, given = plugs.chosen('advantage', config_lib.flatten(config))
   function, at_step = plug.guarded(), {
@@ -163,16 +161,17 @@ def advantage(
     columns = columns or {}
     found = function(rewards, where=where, **given, **columns, **{
         name: value(step) for name, value in at_step.items()})
-    values, metrics = found if isinstance(found, tuple) else (found, {})
+    values, metrics, *rows = found if isinstance(found, tuple) else (found, {})
     values = jax.numpy.asarray(values)
-    shape = values.shape
-    if shape != rewards.shape and (
-        'turn' not in columns or shape != columns['turn'].shape):
-      raise ValueError(
-          f'advantage={plug.name} returns an array of the shape {shape} for '
-          f'rewards of the shape {rewards.shape}: return one of their shape, '
-          'or (advantages, metrics).')
-    return values, metrics
+    by_token = 'turn' in columns and values.shape == columns['turn'].shape
+    # Beside advantages by token may stand those of the rows.
+    for shape in map(np.shape, rows[:1] if by_token else [values]):
+      if shape != rewards.shape or len(rows) > by_token:
+        raise ValueError(
+            f'advantage={plug.name} returns an array of the shape {shape} for '
+            f'rewards of the shape {rewards.shape}: return one of their shape, '
+            'or (advantages, metrics).')
+    return values, metrics, *rows
 
   return compute
 

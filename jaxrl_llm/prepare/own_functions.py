@@ -55,7 +55,7 @@ def check(config: ConfigDict, needs: Needs) -> None:
     given = columns(Table, 'advantage', *lead)
     if by_token:
       given['turn'] = _array(*lead, _TOKENS, kind=np.int32)
-    _, own = _result(
+    _, own, *_ = _result(
         'advantage', chosen.name, methods.advantage(config), _array(*lead),
         _array(*lead, kind=bool), _array(kind=np.uint32), given)
     _check_metrics('advantage', chosen.name, own, ((),), known)

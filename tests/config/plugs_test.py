@@ -174,10 +174,12 @@ def test_none_is_passed_where_it_is_not_the_default(folder):
 def test_a_function_that_fails_names_its_line(folder):
   (folder / 'bad.py').write_text(
       'def f(rewards, *, where):\n  return rewards.sum()\n'
-      'def g(rewards, *, where):\n  return rewards + None\n')
+      'def g(rewards, *, where):\n  return rewards + None\n'
+      'def h(rewards, *, where):\n  return rewards, {}, rewards\n')
   rewards = np.ones((2, 4), np.float32)
   for name, said in (
       ('f', r'bad.py:f returns an array of the shape \(\) for rewards of the'),
+      ('h', r'bad.py:h returns an array .*: return .* .advantages, metrics.'),
       ('g', 'bad.py:g failed .TypeError.*bad.py, line 4')):
     c = config.load('mine.py', {'advantage': f'bad.py:{name}'})
     with pytest.raises(ValueError, match=said):

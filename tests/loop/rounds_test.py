@@ -25,6 +25,21 @@ TABLE = tables.table(
 ROWS = np.array([[0, 2, -1], [1, 3, -1]])
 
 
+def with_program(name='', **program):
+  """Returns parts of a run with a program of the advantages.
+
+  Args:
+    name: of the user's advantage.
+    **program: of_batch or of_wave.
+  """
+  return types.SimpleNamespace(
+      advantages=types.SimpleNamespace(columns=(), **program),
+      stages=types.SimpleNamespace(
+          curriculum=types.SimpleNamespace(max_prompts=3),
+          settings=types.SimpleNamespace(samples=3, advantage=name)),
+      replicate=lambda x: x)
+
+
 def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
   """Rows 0 and 1 are of an earlier wave, and row 3 is no probe."""
   seen = []
@@ -35,16 +50,17 @@ def test_pass_rates_are_of_this_wave_and_gains_of_complete_groups():
 
   two = np.zeros(2, np.int32)
   ask = GroupRequests(np.array([7, 9]), two, two, two, np.ones(2, bool))
+  wave = lambda a, b: TABLE.replace(**{
+      name: x[a:b] for name, x in TABLE.columns.items()})
   got = rows_lib.signal(
-      types.SimpleNamespace(of_wave=of_wave, columns=()), TABLE, ask, 'step',
-      first=2, prompts=3, samples=3, replicate=lambda x: x)
+      with_program(of_wave=of_wave), wave(0, 2), wave(2, 5), ask, 7)
   rewards, valid, length, probe, complete, step, columns = seen
   nothing = [0, 0, 0]
   assert rewards.tolist() == [[1, 3, 9], [.5, 2, 0], nothing]
   assert valid.tolist() == [[1, 1, 0], [1, 1, 0], nothing]
   assert length.tolist() == [[1, 3, 5], [2, 4, 0], nothing]
   assert probe.tolist() == [[0, 1, 0], nothing, nothing]
-  assert complete.tolist() == [True, False, False] and step == 'step'
+  assert complete.tolist() == [True, False, False] and step == np.uint32(7)
   assert columns == {}
   assert got.gain.tolist() == [0, 1]
 
@@ -58,9 +74,8 @@ def test_advantages_and_moments_of_a_batch_are_in_the_table():
         10 * rewards, None, valid & (length > 1), {'m': step})
 
   rows = np.array([[0, 2, -1], [1, -1, -1]])  # groups of two and of one
-  got, metrics = rows_lib.with_advantages(
-      types.SimpleNamespace(of_batch=of_batch, columns=()), TABLE, [rows],
-      np.float32(4), replicate=lambda x: x)
+  parts_ = with_program(of_batch=of_batch)
+  got, metrics = rows_lib.with_advantages(parts_, TABLE, [rows], 4)
   assert metrics == {'m': 4}
   none = np.nan
   np.testing.assert_array_equal(got.advantage, [10, 5, 30, none, none])
@@ -69,7 +84,7 @@ def test_advantages_and_moments_of_a_batch_are_in_the_table():
   np.testing.assert_allclose(
       got.group_std, [1, 0, 1, none, none], rtol=rounding(8))
   assert np.isnan(TABLE.advantage).all()  # the one given is left as it was
-  same, metrics = rows_lib.with_advantages(None, TABLE, [], 0, replicate=None)
+  same, metrics = rows_lib.with_advantages(parts_, TABLE, [], 0)
   assert metrics == {} and tables_equal(same, TABLE)
 
 
@@ -79,13 +94,18 @@ def tables_equal(a, b):
 
 
 def test_an_advantage_that_is_not_finite_is_named():
-  batch = [np.array([[0, 2, -1], [1, -1, 3]])]
   values = np.array([1, 0, -1, .5, np.nan], np.float32)  # row 4 is not trained
-  rows_lib.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+  batch = np.array([[0, 2, -1], [1, -1, 3]])
+
+  def of_batch(rewards, valid, *_):
+    return BatchAdvantages(values[batch], None, valid, {})
+
+  made = with_program('mine', of_batch=of_batch)
+  rows_lib.with_advantages(made, TABLE, [batch], 0)
   values[3] = np.inf
   with pytest.raises(
       AdvantageError, match=r'advantage=mine is inf .* rewards \[0.5, 2.0\]'):
-    rows_lib.check_advantages(TABLE.replace(advantage=values), batch, 'mine')
+    rows_lib.with_advantages(made, TABLE, [batch], 0)
 
 
 @pytest.mark.parametrize('drop', [False, True])
