@@ -141,11 +141,8 @@ def of_class(
 def parameters(
     function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
   """Returns the parameters of a plug, whose name is for errors."""
-  try:
+  with own_code.blamed(f'The signature of {name} fails'):
     return [*inspect.signature(function).parameters.values()]
-  except Exception as error:  # a callable may be anything
-    raise ValueError(
-        own_code.failure(f'The signature of {name} fails', error)) from error
 
 
 def of_function(
@@ -164,11 +161,8 @@ def of_function(
     ValueError: one has no default, or a type without a text form.
   """
   taken = parameters(function, name)
-  try:
+  with own_code.blamed(f'The signature of {name} fails'):
     kinds = typing.get_type_hints(function, include_extras=True)
-  except Exception as error:  # an annotation may be anything
-    raise ValueError(
-        own_code.failure(f'The signature of {name} fails', error)) from error
   said = meanings(function, 'Args')
   for position, parameter in enumerate(taken):
     kind = kinds.get(parameter.name)

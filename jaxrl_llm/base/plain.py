@@ -76,14 +76,23 @@ def is_finite(value: Any) -> bool:
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def json(value: Any) -> Any:
+def json(value: Any, around: tuple[int, ...] = ()) -> Any:
   """Returns a value that JSON has.
 
   Arrays become lists and numbers that are not finite None. Objects that JSON
   does not have become text, as does what cannot be read, what lies too deep and
   a container within itself.
+
+  Args:
+    value: any value.
+    around: ids of the containers that it is in.
   """
-  return _json(value, ())
+  try:
+    if len(around) == _DEEPEST or id(value) in around:
+      return text(value)
+    return _read(value, around)
+  except Exception:  # of the methods of a user's object
+    return text(value)
 
 
 def say_now(sentence: str) -> None:
@@ -96,18 +105,8 @@ def say_now(sentence: str) -> None:
     os.write(2, f'\n{sentence}\n'.encode(errors='replace'))
 
 
-def _json(value: Any, around: tuple[int, ...]) -> Any:
-  """See `json`; `around` has the ids of the containers that it is in."""
-  try:
-    if len(around) == _DEEPEST or id(value) in around:
-      return text(value)
-    return _read(value, around)
-  except Exception:  # of the methods of a user's object
-    return text(value)
-
-
 def _read(value: Any, around: tuple[int, ...]) -> Any:
-  """See `_json`; raises what the value's own methods raise."""
+  """See `json`; raises what the value's own methods raise."""
   if isinstance(value, str):
     return text(value)
   if value is None or isinstance(value, bool):
@@ -122,9 +121,9 @@ def _read(value: Any, around: tuple[int, ...]) -> Any:
     return text(value) if type(plain) is type(value) else _read(plain, around)
   around += id(value),
   if isinstance(value, Mapping):
-    return {text(key): _json(item, around) for key, item in value.items()}
+    return {text(key): json(item, around) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_json(item, around) for item in value]
+    return [json(item, around) for item in value]
   return text(value)
 
 

@@ -142,15 +142,13 @@ def _plug(
   """Returns a plug whose fields, without a prefix, are in a section."""
   plug_name, fields = f'{takes.field}={name}', {}
   parameters, known = declared.parameters(function, plug_name), takes.columns()
-  columns = {
-      one.name: one.default is one.empty
-      for one in parameters[len(takes.given):]
-      if one.name in known and one.default in (one.empty, None)}
+  columns = {}
   for one in parameters[len(takes.given):]:
-    if known and one.default is one.empty and one.name not in {
-        *columns, *takes.keywords} and one.kind not in (
-            one.VAR_POSITIONAL, one.VAR_KEYWORD) and not (
-                dataclasses.is_dataclass(one.annotation)):
+    if one.name in known and one.default in (one.empty, None):
+      columns[one.name] = one.default is one.empty
+    elif known and one.default is one.empty and not (
+        one.name in takes.keywords or dataclasses.is_dataclass(one.annotation)
+        or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)):
       raise ValueError(
           f'Option {one.name} of {plug_name} has no default: give it one, or '
           f'the name of a column.{own_code.closest(one.name, sorted(known))}')

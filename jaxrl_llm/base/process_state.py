@@ -76,8 +76,7 @@ def _end(error: BaseException | None) -> None:
     elif error:
       status = 1
       traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
   os._exit(status & 0xff)
 
 
