@@ -19,13 +19,6 @@ from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 _MOST = 3  # sentences about one config
 
 
-def check_options(config: ConfigDict) -> None:
-  """Raises ValueError if a plug's own options contradict each other."""
-  flat = flatten(config)
-  for field in PLUG_FIELDS:
-    plugs.chosen(field, flat)
-
-
 def validate(
     config: ConfigDict, *, hub: bool = True, models: bool = True) -> None:
   """Checks the fields one by one and against each other.
@@ -40,11 +33,12 @@ def validate(
     ValueError: a sentence for each of the first faults, with the field and
       the fix.
   """
-  values.check(flatten(config))
-  check_options(config)
+  flat = flatten(config)
+  values.check(flat)
+  for field in PLUG_FIELDS:
+    plugs.chosen(field, flat)  # a plug's own options may contradict each other
   model = _found(config, POLICY, hub) if models else None
-  actor = _found(config, ACTOR, hub) if models and has_actor(
-      flatten(config)) else None
+  actor = _found(config, ACTOR, hub) if models and has_actor(flat) else None
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
@@ -137,10 +131,11 @@ def _scope(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
 def _batches(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields numbers that do not divide a batch."""
   rows = c.prompts_per_step * c.samples_per_prompt
-  if rows % c.learner.updates:
-    yield (f'learner.updates={c.learner.updates} does not divide the {rows} '
-           'responses of a step (prompts_per_step x samples_per_prompt): use '
-           f'{_divisor(rows, c.learner.updates)}.')
+  updates = c.learner.updates
+  if rows % updates:
+    fewer = next(n for n in range(min(rows, updates), 0, -1) if rows % n == 0)
+    yield (f'learner.updates={updates} does not divide the {rows} responses of '
+           f'a step (prompts_per_step x samples_per_prompt): use {fewer}.')
 
 
 def _lengths(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
@@ -150,7 +145,7 @@ def _lengths(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     yield (f'sampling.chunk={c.sampling.chunk} is more than the {full} '
            'positions of the cache (max_prompt + max_response): use at most '
            f'{full}, or none.')
-  for length in _buckets(c.sampling.buckets):
+  for length in () if c.sampling.buckets == AUTO else c.sampling.buckets:
     if length >= c.max_prompt:
       yield (f'sampling.buckets has {length}, but prompt lengths below the '
              f'full one lie between 1 and {c.max_prompt - 1} (max_prompt - 1): '
@@ -301,12 +296,3 @@ def _actor(
   if model and c.actor.distill_top_k >= model.vocab_size:
     yield (f'actor.distill_top_k={c.actor.distill_top_k} is not below the '
            f'{model.vocab_size} tokens of the vocabulary: use 0 for all.')
-
-
-def _buckets(buckets: str | tuple[int, ...]) -> tuple[int, ...]:
-  return () if buckets == AUTO else buckets
-
-
-def _divisor(n: int, limit: int) -> int:
-  """Returns the largest divisor of n up to limit."""
-  return next(d for d in range(min(n, limit), 0, -1) if n % d == 0)

@@ -59,13 +59,13 @@ def difference(
     name, kind = f'{section}.hf', f'{section}.dtype'
     if a[name] and a[kind] is None:  # the run did not choose it
       a[kind] = b[kind]
-  missing = object()
+  missing, within = object(), tuple(f'{name}.' for name in only)
   return {
       name: f'{name}: {to_text(a.get(name, "-"))} -> '
             f'{to_text(b.get(name, "-"))}'
       for name in dict.fromkeys([*a, *b])
       if a.get(name, missing) != b.get(name, missing)
-      and (not only or _within(name, only))}
+      and (not only or f'{name}.'.startswith(within))}
 
 
 def resume_conflicts(
@@ -92,7 +92,3 @@ def resume_conflicts(
   return [
       line for name, line in difference(saved, config).items()
       if name not in free]
-
-
-def _within(name: str, prefixes: Sequence[str]) -> bool:
-  return any(name == p or name.startswith(f'{p}.') for p in prefixes)

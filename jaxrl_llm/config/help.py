@@ -161,7 +161,7 @@ def _fields(
   """Yields the fields of a config; without one, also those of other choices.
   """
   config = files.load(spec, overrides) if spec else nested(
-      files.overridden(flatten(files.base()), overrides))
+      files.overridden({}, overrides))
   try:
     model = model_config(config)
   except ValueError:  # a model that is not here yet; its fields are its own

@@ -34,8 +34,44 @@ def model_config(
     ValueError: an unknown preset or model, or fields that do not fit together.
     NotOnDisk: the hub would have to be asked.
   """
-  given = config if player == POLICY else of_actor(config)
-  return _of_section(given.model, SECTIONS[player], hub)
+  given = (config if player == POLICY else of_actor(config)).model
+  section = SECTIONS[player]
+  if given.hf:
+    from jaxrl_llm.models import hf, hf_config  # They take long to import.
+    known = hf_config.read_config(
+        hf.fetch(given.hf, weights=False, field=f'{section}.hf', hub=hub))
+    if known.dtype == 'float16':  # whose range is too small to train in
+      known = dataclasses.replace(known, dtype='float32')
+  elif given.preset not in PRESETS:
+    raise ValueError(
+        f'{section}.preset={given.preset} is not known: use one of '
+        f'{", ".join(PRESETS)}.')
+  else:
+    known = PRESETS[given.preset]
+  optional = {
+      f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
+  changes = {
+      name: None if name in optional and value in (0, (0,), ()) else value
+      for name, value in given.items()
+      if name not in ('hf', 'preset') and value is not None}
+  scaling = changes.get('rope_scaling')
+  if scaling:
+    if len(scaling) != 4:
+      raise ValueError(
+          f'{section}.rope_scaling={to_text(scaling)} must have 4 numbers: '
+          'factor, low and high frequency factor, original length.')
+    *factors, length = scaling
+    changes['rope_scaling'] = RopeScaling(
+        *factors, int(length) if length == length // 1 else length)
+  for field in SHAPING if given.hf else ():
+    if changes.get(field, getattr(known, field)) != getattr(known, field):
+      raise ValueError(
+          f'{section}.{field}={changes[field]} is not that of '
+          f'{given.hf}, {getattr(known, field)}: leave it out.')
+  try:
+    return dataclasses.replace(known, **changes)
+  except ValueError as error:  # begins with the field
+    raise ValueError(f'{section}.{error}') from None
 
 
 def is_large(config: ConfigDict) -> bool:
@@ -75,7 +111,9 @@ def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
     own['optimizer.learning_rate'] = flat['actor.learning_rate']
   if 'contents.actor' in flat:
     own['contents.model'] = flat.pop('contents.actor')
-  return _without(flat | own, _OF_POLICY)
+  return _whole({
+      name: value for name, value in (flat | own).items()
+      if not name.startswith(_OF_POLICY)})
 
 
 def of_player(
@@ -91,56 +129,12 @@ def of_player(
   """
   if player == 'actor':
     return of_actor(config)
-  flat = flatten(config)
-  lag = {k: v for k, v in flat.items() if k == 'actor.lag'}
-  return _without(flat, ('actor.',), lag)
+  return _whole({
+      name: value for name, value in flatten(config).items()
+      if name == 'actor.lag' or not name.startswith('actor.')})
 
 
-def _without(
-    flat: Mapping[str, Any], prefixes: tuple[str, ...],
-    kept: Mapping[str, Any] | None = None) -> ConfigDict:
-  """Returns a config in which fields have their defaults, but those kept."""
-  flat = {k: v for k, v in flat.items() if not k.startswith(prefixes)}
-  flat |= kept or {}
+def _whole(flat: Mapping[str, Any]) -> ConfigDict:
+  """Returns a config in which what is left out has its default."""
   return nested({
       **{field.name: field.default for field in table(flat).values()}, **flat})
-
-
-def _of_section(given: ConfigDict, section: str, hub: bool) -> ModelConfig:
-  """Returns the model of a section; its name is for errors."""
-  if given.hf:
-    from jaxrl_llm.models import hf, hf_config  # They take long to import.
-    known = hf_config.read_config(
-        hf.fetch(given.hf, weights=False, field=f'{section}.hf', hub=hub))
-    if known.dtype == 'float16':  # whose range is too small to train in
-      known = dataclasses.replace(known, dtype='float32')
-  elif given.preset not in PRESETS:
-    raise ValueError(
-        f'{section}.preset={given.preset} is not known: use one of '
-        f'{", ".join(PRESETS)}.')
-  else:
-    known = PRESETS[given.preset]
-  optional = {
-      f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
-  changes = {
-      name: None if name in optional and value in (0, (0,), ()) else value
-      for name, value in given.items()
-      if name not in ('hf', 'preset') and value is not None}
-  scaling = changes.get('rope_scaling')
-  if scaling:
-    if len(scaling) != 4:
-      raise ValueError(
-          f'{section}.rope_scaling={to_text(scaling)} must have 4 numbers: '
-          'factor, low and high frequency factor, original length.')
-    *factors, length = scaling
-    changes['rope_scaling'] = RopeScaling(
-        *factors, int(length) if length == length // 1 else length)
-  for field in SHAPING if given.hf else ():
-    if changes.get(field, getattr(known, field)) != getattr(known, field):
-      raise ValueError(
-          f'{section}.{field}={changes[field]} is not that of '
-          f'{given.hf}, {getattr(known, field)}: leave it out.')
-  try:
-    return dataclasses.replace(known, **changes)
-  except ValueError as error:  # begins with the field
-    raise ValueError(f'{section}.{error}') from None

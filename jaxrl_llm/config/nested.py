@@ -94,7 +94,7 @@ class Config(ConfigDict):
     """Returns a copy; `ConfigDict` says more."""
     made = super().copy_and_resolve_references(visit_map)
     if self._place and self._place[0] is self:
-      _settle(made)
+      _settle(made, made)
     return made
 
   def __setstate__(self, state: Any) -> None:
@@ -102,16 +102,17 @@ class Config(ConfigDict):
     super().__setstate__(state)
     place = state['_place']
     if place and place[0] is self:
-      _settle(self)
+      _settle(self, self)
 
 
-def _settle(root: Config, section: str = '', config: Any = None) -> None:
-  """Tells a whole config and its sections their places."""
-  config = root if config is None else config
+def _settle(config: Any, root: Config, section: str = '') -> None:
+  """Tells a config, the root itself or a section of it, and its sections their
+  places.
+  """
   object.__setattr__(config, '_place', (root, section))
   for name, value in config.items():
     if isinstance(value, ConfigDict):
-      _settle(root, f'{section}{name}.', value)
+      _settle(value, root, f'{section}{name}.')
 
 
 def _choose(root: Config, before: Flat) -> None:
@@ -135,7 +136,7 @@ def _choose(root: Config, before: Flat) -> None:
     for name, value in now.items():
       *sections, leaf = name.split('.')
       ConfigDict.__setitem__(_section(root, sections), leaf, value)
-  _settle(root)
+  _settle(root, root)
 
 
 def _section(config: Config, sections: list[str]) -> Config:
@@ -183,7 +184,7 @@ def nested(flat: Mapping[str, Any]) -> Config:
   for name, value in flat.items():
     *sections, leaf = name.split('.')
     _section(config, sections)[leaf] = value
-  _settle(config)
+  _settle(config, config)
   return config.lock()
 
 

@@ -47,19 +47,10 @@ from jaxrl_llm.curriculum import CURRICULA
 from jaxrl_llm.selection import SELECTIONS
 
 
-def _advantages() -> Mapping[str, Any]:
-  from jaxrl_llm.ops import advantages, pkpo
-  return advantages.ADVANTAGES | pkpo.ADVANTAGES
-
-
-def _objectives() -> Mapping[str, Any]:
-  from jaxrl_llm.ops import policy_losses
-  return policy_losses.OBJECTIVES
-
-
-def _corrections() -> Mapping[str, Any]:
-  from jaxrl_llm.ops import importance
-  return importance.CORRECTIONS
+def _ops() -> Any:
+  """Imports the functions of arrays, and JAX with them, which takes seconds."""
+  from jaxrl_llm import ops
+  return ops
 
 
 def _of_rows() -> set[str]:
@@ -81,15 +72,18 @@ PLUG_FIELDS = {takes.field: takes for takes in (
     PlugField('curriculum', lambda: CURRICULA, ('sizes',)),
     PlugField('selection', lambda: SELECTIONS, ('sizes',)),
     PlugField(
-        'advantage', _advantages, ('rewards',),
-        ('where', 'per_group', 'weights'), _of_rows),
+        'advantage',
+        lambda: _ops().advantages.ADVANTAGES | _ops().pkpo.ADVANTAGES,
+        ('rewards',), ('where', 'per_group', 'weights'), _of_rows),
     tasks.PLUG_FIELD,
     PlugField(
-        'loss.objective', _objectives, ('new', 'old', 'advantages', 'mask'),
-        columns=_of_batches, prefix='loss.', shared=True),
+        'loss.objective', lambda: _ops().policy_losses.OBJECTIVES,
+        ('new', 'old', 'advantages', 'mask'), columns=_of_batches,
+        prefix='loss.', shared=True),
     PlugField(
-        'loss.importance', _corrections, ('log_ratio', 'mask'),
-        columns=_of_batches, prefix='loss.importance_', shared=True),
+        'loss.importance', lambda: _ops().importance.CORRECTIONS,
+        ('log_ratio', 'mask'), columns=_of_batches, prefix='loss.importance_',
+        shared=True),
     PlugField(
         'loss.term', lambda: {'none': lambda new, old, entropy, mask: new},
         ('new', 'old', 'entropy', 'mask'), columns=_of_batches,

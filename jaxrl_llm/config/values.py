@@ -26,6 +26,18 @@ _TEXTS = {
     str: str, own_code.Name: own_code.absolute,
     own_code.Path: own_code.expanded,
     own_code.FileText: own_code.content}
+_PAIRS = 'step:value pairs that begin at step 0 and ascend, such as '
+# Types as errors describe them.
+_DESCRIBED = {
+    bool: 'true or false (bool)', int: 'a whole number (int)',
+    float: 'a number (float)', str: 'a text (str)',
+    own_code.Name: 'a text (str)', own_code.Path: 'a path (str)',
+    own_code.FileText: 'a text (str) or a FILE.txt',
+    Texts: 'a text or a JSON list of texts, none of them empty',
+    Lengths: f'lengths with commas between them, {AUTO} or none',
+    Automatic: f'a whole number (int) or {AUTO}',
+    schedules.Steps: f'a whole number, or {_PAIRS}0:8,1500:1',
+    schedules.Floats: f'a number (float), or {_PAIRS}0:1.2,500:0.8'}
 
 
 def check(flat: dict[str, Any]) -> dict[str, Any]:
@@ -221,21 +233,6 @@ def _describe(kind: Any) -> str:
   if typing.get_origin(kind) is tuple:
     element, = set(typing.get_args(kind)) - {...}
     text = f'{element.__name__} values with commas between them, or none'
-  elif kind is Texts:
-    text = 'a text or a JSON list of texts, none of them empty'
-  elif kind is Lengths:
-    text = f'lengths with commas between them, {AUTO} or none'
-  elif kind is Automatic:
-    text = f'a whole number (int) or {AUTO}'
-  elif kind is schedules.Steps:
-    text = ('a whole number, or step:value pairs that begin at step 0 and '
-            'ascend, such as 0:8,1500:1')
-  elif kind is schedules.Floats:
-    text = ('a number (float), or step:value pairs that begin at step 0 and '
-            'ascend, such as 0:1.2,500:0.8')
   else:
-    text = {int: 'a whole number (int)', float: 'a number (float)',
-            bool: 'true or false (bool)', str: 'a text (str)',
-            own_code.Name: 'a text (str)', own_code.Path: 'a path (str)',
-            own_code.FileText: 'a text (str) or a FILE.txt'}[kind]
+    text = _DESCRIBED[kind]
   return f'{text}, or none' if can_be_none else text
