@@ -49,7 +49,9 @@ def problem_sets(
         f'The task {config.task.name} reads no files: leave out --files to '
         'evaluate on its held-out problems.')
   sets, left_out = {}, 0
-  names = [_normal(name) for name in files] or ['held-out']
+  # One name for all ways to write the path of a file.
+  names = [name if paths.in_bucket(name) else os.path.normpath(name)
+           for name in files] or ['held-out']
   for name in dict.fromkeys(names):
     problems = task.load(name) if files else task.heldout
     once = task_sets.distinct(task_sets.once(
@@ -61,7 +63,6 @@ def problem_sets(
     some = heldout.spread(sets.pop('held-out'), config.eval.problems)
     sets = {name or 'held-out': [some[row] for row in rows]
             for name, rows in heldout.by_source(some).items()}
-    sets = sets or {'held-out': some}
   return sets, left_out
 
 
@@ -174,11 +175,6 @@ def _gone(held: workdir_lib.Folder) -> Callable[[], str]:
   return lambda: (
       f'{held.path} was removed, or taken over by another process, during the '
       'evaluation: run the same command again.') if gone() else ''
-
-
-def _normal(name: str) -> str:
-  """Returns one name for all ways to write the path of a file."""
-  return name if paths.in_bucket(name) else os.path.normpath(name)
 
 
 def show(result: dict[str, Any], workdir: str) -> None:

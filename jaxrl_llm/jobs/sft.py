@@ -67,13 +67,10 @@ class SftFiles:
   def _describe(self) -> None:
     """Writes the config with which the folder is evaluated and exported."""
     config = self._parts.user_config.copy_and_resolve_references()
-    config.workdir, config.steps = str(self._path), 0
+    config.steps = 0
     if not config_lib.sft_of_lora(config):
       config.lora.rank = 0
-    for name, text in (
-        ('config.json', config_lib.to_json(config)),
-        ('choices.json', config_lib.choices(self._parts.config))):
-      paths.write_whole(self._path / name, text)
+    describe.write(self._parts._replace(user_config=config), self._path)
 
   def close(self) -> None:
     """Closes the files; if there are some, writes the summary and the page."""
