@@ -37,8 +37,7 @@ class Column(NamedTuple):
   maker: str = ''
 
 
-def column(
-    type: Any, axes: str = '', fill: Any = 0, maker: str = '') -> Any:
+def column(type: Any, axes: str = '', fill: Any = 0, maker: str = '') -> Any:
   """Declares a column in a class of `Rows`; the arguments are of `Column`."""
   return Column(type, axes, fill, maker)
 

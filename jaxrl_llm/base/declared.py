@@ -115,8 +115,7 @@ def optional(kind: Any) -> tuple[bool, Any]:
   return True, next(a for a in args if a is not type(None))
 
 
-def of_class(
-    cls: type, name: str = '', **known: Any) -> list[Field]:
+def of_class(cls: type, name: str = '', **known: Any) -> list[Field]:
   """Returns the fields that a dataclass declares, those of its bases first.
 
   Args:
@@ -180,8 +179,7 @@ def _one(
     known: dict[str, Any]) -> Field:
   """Returns one field; ValueError if a config cannot hold it."""
   if default is inspect.Parameter.empty or default is dataclasses.MISSING:
-    raise ValueError(
-        f'Option {leaf} of {name} has no default: give it one.')
+    raise ValueError(f'Option {leaf} of {name} has no default: give it one.')
   kind, *notes = typing.get_args(kind) if (
       typing.get_origin(kind) is typing.Annotated) else (kind,)
   kind = type(default) if kind in (None, Any) else kind

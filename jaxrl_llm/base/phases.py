@@ -77,8 +77,7 @@ class Phase:
     units, since = 1, self.start
     if self.total:
       units, since = self.total - self.done, self._counted
-    return max(
-        pace * units - (time.monotonic() - self._left_out - since), 0.0)
+    return max(pace * units - (time.monotonic() - self._left_out - since), 0.0)
 
   def counts(self) -> str:
     """Returns a text: units done, time passed, time left."""

@@ -80,8 +80,7 @@ class Plug(NamedTuple):
     """
     arguments, structs = {}, {}
     for name, field in self.hyperparameters.items():
-      into = structs.setdefault(
-          field.struct, {}) if field.struct else arguments
+      into = structs.setdefault(field.struct, {}) if field.struct else arguments
       into[field.parameter] = values[name]
     if structs:
       types = typing.get_type_hints(self.function)

@@ -230,8 +230,7 @@ class ModelTokenizer:
 
   def pieces(self, size: int) -> list[bytes]:
     """Returns the bytes that each id below `size` adds to a text."""
-    names = self.own.convert_ids_to_tokens(
-        [*range(min(size, self.vocab_size))])
+    names = self.own.convert_ids_to_tokens([*range(min(size, self.vocab_size))])
     decoder = getattr(self.own, 'backend_tokenizer', None)
     in_bytes = decoder and b'"ByteLevel"' in decoder.decoder.__getstate__()
     piece = _of_byte_level if in_bytes else _of_sentencepiece
@@ -470,8 +469,7 @@ class WithStops:
       size: int):
     self._own, self.stop_texts = own, tuple(texts)
     after = getattr(own, 'after_answer', str)() if texts else ''
-    self.markup = frozenset(
-        text for text in texts if after.startswith(text))
+    self.markup = frozenset(text for text in texts if after.startswith(text))
     self.stop_ids = tuple(dict.fromkeys([*own.stop_ids, *ids]))
     self.further_stops = *self.stop_ids[len({*own.stop_ids}):], *texts
     self.spelled = own.pieces(size) if texts else []
@@ -501,8 +499,7 @@ class WithStops:
     return self._own.decode(ids[:-1]) if ended else text
 
 
-def with_stops(
-    own: Tokenizer, texts: Iterable[str], size: int) -> Tokenizer:
+def with_stops(own: Tokenizer, texts: Iterable[str], size: int) -> Tokenizer:
   """Adds texts that end a response to a tokeniser.
 
   A text that is one special token becomes a stop token.
@@ -522,8 +519,7 @@ def with_stops(
   ids, rest = [], []
   for text in dict.fromkeys(texts):
     one = own.encode(text) if text in getattr(own, 'special', ()) else []
-    (ids if len(one) == 1 else rest).append(
-        one[0] if len(one) == 1 else text)
+    (ids if len(one) == 1 else rest).append(one[0] if len(one) == 1 else text)
   if not rest and {*ids} <= {*own.stop_ids}:
     return own
   if rest and not hasattr(own, 'pieces'):

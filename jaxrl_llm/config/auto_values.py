@@ -16,8 +16,7 @@ from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
 FILE = 'choices.json'
-_CHOSEN = (
-    'learner.tokens_per_microbatch', 'learner.remat', 'sampling.buckets')
+_CHOSEN = ('learner.tokens_per_microbatch', 'learner.remat', 'sampling.buckets')
 _LIMITS = ('max_prompt', 'max_response')
 
 

@@ -106,8 +106,7 @@ def _check_number(field: Field, value: Any) -> None:
   inside = [ends[b] for b in field.range if b in ends]
   is_inside = lambda x: low < x < high or x in inside
   if field.range and not is_inside(value):
-    raise ValueError(
-        f'{field.name}={shown(value)} must lie in {field.range}.')
+    raise ValueError(f'{field.name}={shown(value)} must lie in {field.range}.')
   # What a task does with its options is its own affair.
   seen = field.name == 'task.seed' or not field.name.startswith('task.')
   if seen and isinstance(value, int) and math.isinf(high) and (
@@ -131,8 +130,7 @@ def _float32(value: float) -> float:
 def _check_text(field: Field, value: str) -> None:
   """Raises ValueError for a text that no file or screen can take."""
   if field.name in _FOLDERS and not value.strip():
-    raise ValueError(
-        f'{field.name} is empty: give {_describe(field.kind)}.')
+    raise ValueError(f'{field.name} is empty: give {_describe(field.kind)}.')
   try:
     value.encode()
   except UnicodeEncodeError:

@@ -160,8 +160,7 @@ def _evaluate(
         paths.write_whole(
             place / 'evaluation.json',
             json.dumps(plain.json(result), indent=1))
-        paths.write_whole(
-            place / 'evaluation.md', report.markdown(result))
+        paths.write_whole(place / 'evaluation.md', report.markdown(result))
       # A checkpoint, or the model as it came, may be evaluated without a run.
       if channel.first and config.log.report and (
           workdir / 'metrics.jsonl').exists():

@@ -234,8 +234,7 @@ def _stops(
   return stops
 
 
-def _task(
-    config: ConfigDict, own: tokenizer_lib.ModelTokenizer) -> tasks.Task:
+def _task(config: ConfigDict, own: tokenizer_lib.ModelTokenizer) -> tasks.Task:
   """Makes the task of a run, if it can without its problems and its judge."""
   options = {k: v for k, v in config.task.items() if k != 'name'}
   made = plugs.plug('task.name', config.task.name).function

@@ -11,13 +11,7 @@ from ml_collections import ConfigDict
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import process_state
 from jaxrl_llm.evaluation import page
-from jaxrl_llm.monitoring import (
-  compiles,
-  exits,
-  metrics,
-  progress,
-  trackers,
-)
+from jaxrl_llm.monitoring import compiles, exits, metrics, progress, trackers
 from jaxrl_llm.prepare import build, describe, sft, start_weights
 from jaxrl_llm.sharding import distributed
 from jaxrl_llm.storage import paths

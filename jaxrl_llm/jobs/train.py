@@ -40,11 +40,7 @@ from jaxrl_llm.prepare import build, choices, describe, start_weights
 from jaxrl_llm.prepare import sft as sft_lib
 from jaxrl_llm.sharding import cpu, distributed
 from jaxrl_llm.storage import workdir as workdir_lib
-from jaxrl_llm.types import (
-  AdvantageError,
-  NoSignalError,
-  Stopped,
-)
+from jaxrl_llm.types import AdvantageError, NoSignalError, Stopped
 
 
 @process_state.narrow()
@@ -297,8 +293,7 @@ def _loop(run: Run, state: RunState) -> RunState:
       while state.step < config.steps:
         try:
           with process_state.alone(), jax.transfer_guard('disallow'):
-            state, report = take_step(
-                run.parts, state, run.fixed, run.timer)
+            state, report = take_step(run.parts, state, run.fixed, run.timer)
         except (rewards.VerifierError, ChildProcessError, AdvantageError,
                 NoSignalError):
           _save(run, state)  # as it was before the wave
