@@ -10,7 +10,6 @@ from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten
-from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.table import has_actor, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.learner.options import ACTOR, POLICY
@@ -35,7 +34,7 @@ def validate(
   """
   flat = flatten(config)
   values.check(flat)
-  for field in PLUG_FIELDS:
+  for field in plugs.PLUG_FIELDS:
     plugs.chosen(field, flat)  # a plug's own options may contradict each other
   model = _found(config, POLICY, hub) if models else None
   actor = _found(config, ACTOR, hub) if models and has_actor(flat) else None

@@ -108,9 +108,8 @@ def overridden(
   for section in SECTIONS.values():
     theirs = _text(flat[f'{section}.hf']).lower()
     if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
-      flat = {
-          k: fields[k].default if k in fields and k.startswith(f'{section}.')
-          else v for k, v in flat.items()}
+      flat = flat | {name: field.default for name, field in fields.items()
+                     if name.startswith(f'{section}.')}
   flat = rechosen(before, {**flat, **chosen})
   return values.check({**flat, **overrides})
 

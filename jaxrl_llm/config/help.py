@@ -86,17 +86,15 @@ class _Shown(NamedTuple):
 
 def group_of(field: Field) -> str:
   """Returns the group of a field; ValueError if none names it."""
-  def length(group):
-    return max((len(named) for named in (*group.main, *group.more)
-                if f'{name}.'.startswith(f'{named}.')), default=0)
-
-  name = field.name
-  if not any(map(length, GROUPS.values())):
-    name = field.chosen_by
-  group = max(GROUPS, key=lambda one: length(GROUPS[one]))
-  if not length(GROUPS[group]):
-    raise ValueError(f'No group of jaxrl_llm/config/help.py has {field.name}.')
-  return group
+  for name in field.name, field.chosen_by:
+    # Names that fit are beginnings of this one: no two have one length.
+    groups = {
+        len(named): key for key, group in GROUPS.items()
+        for named in (*group.main, *group.more)
+        if f'{name}.'.startswith(f'{named}.')}
+    if groups:
+      return groups[max(groups)]
+  raise ValueError(f'No group of jaxrl_llm/config/help.py has {field.name}.')
 
 
 def show(
@@ -156,8 +154,7 @@ def show(
         out.print(_others(inside, group), markup=False)
 
 
-def _fields(
-    spec: str | None, overrides: Mapping[str, str]) -> Iterator[_Shown]:
+def _fields(spec: str | None, overrides: Mapping[str, str]) -> Iterator[_Shown]:
   """Yields the fields of a config; without one, also those of other choices.
   """
   config = files.load(spec, overrides) if spec else nested(

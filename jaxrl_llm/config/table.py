@@ -6,7 +6,6 @@ from typing import Any, Mapping
 
 from jaxrl_llm.base.declared import Field, meanings, optional
 from jaxrl_llm.config import plugs
-from jaxrl_llm.config.plugs import plug as plug_of
 from jaxrl_llm.config.plugs import PLUG_FIELDS
 from jaxrl_llm.config.sections import ACTOR, Section, SECTIONS
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
@@ -66,7 +65,7 @@ def hyperparameters(chosen_by: str, name: str) -> dict[str, Field]:
     ValueError: there is no such plug, or one of its hyperparameters cannot be a
       field.
   """
-  found = plug_of(chosen_by, name).hyperparameters
+  found = plugs.plug(chosen_by, name).hyperparameters
   for field in found.keys() & DEFAULTS.keys():
     raise ValueError(
         f'Option {found[field].parameter} of {chosen_by}={name} would be the '
@@ -137,12 +136,11 @@ def elsewhere(name: str) -> str:
 
   for field in PLUG_FIELDS:
     names = [plug for plug in plugs.known(field)
-             if among(plug_of(field, plug).hyperparameters)]
+             if among(plugs.plug(field, plug).hyperparameters)]
     if names:
       return f'{field}={" or ".join(names)}'
-  sections = [one for one in SECTIONS if one.choice and among(
-      field.name for field in one.fields())]
   if name.startswith('actor.model.') and among(table(
       {'actor.model.preset': 'tiny'})):
     return ACTOR
-  return sections[0].choice if sections else ''
+  return next((one.choice for one in SECTIONS if one.choice and among(
+      field.name for field in one.fields())), '')
