@@ -97,6 +97,8 @@ def test_mistakes_are_one_sentence(folder, given, said):
     ('def loss(r, *, where, kl_coef: float = 0.0): pass',
      'would be the field loss.kl_coef, which there is already: rename it'),
     ('def f(r, *, where, x: Nothing = 3): pass', 'NameError'),
+    ('def f(r, *, where, x: __import__("sys").exit(3) = 3): pass',
+     'The signature of advantage=.*bad.py:f fails .SystemExit: 3.: correct '),
     ('def f(r, *, where, x: Annotated[float, "schedule"] = 2.0): pass',
      'Option x of .* is a schedule, but no int'),
 ])
