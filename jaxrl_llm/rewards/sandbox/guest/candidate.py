@@ -55,7 +55,7 @@ class Server:
     except frames.Closed:
       raise
     except BaseException as error:
-      out = literals.dump(('error', type(error).__name__, _text(error)), str)
+      out = literals.dump(('error', type(error).__name__, _text(error)))
     self._channel.send(self._number, b'a', out)
 
   def call_back(self, number, args):
@@ -110,14 +110,9 @@ class Server:
     changed = mutable and literals.dump(args, self._token) != before
     return result, args if changed else None
 
-  def do_get(self, value, name):
-    """Returns an attribute."""
-    return getattr(value, name), None
-
-  def do_set(self, value, name, new):
-    """Sets an attribute."""
-    setattr(value, name, new)
-    return None, None
+  def do_builtin(self, value, name, *args):
+    """Returns what Python's own function of a name gives: len, getattr, ..."""
+    return getattr(builtins, name)(value, *args), None
 
   def do_item(self, value, key):
     """Returns an element."""
@@ -128,23 +123,11 @@ class Server:
     value[key] = new
     return None, None
 
-  def do_iter(self, value):
-    """Returns an iterator."""
-    return iter(value), None
-
   def do_next(self, value):
     """Returns the next value in a tuple, or () at the end."""
     for item in value:
       return (item,), None
     return (), None
-
-  def do_is_instance(self, value, kind):
-    """Returns whether a value is an instance of a class."""
-    return isinstance(value, kind), None
-
-  def do_convert(self, value, name):
-    """Returns bool, len, str, repr, int or float of a value."""
-    return getattr(builtins, name)(value), None
 
 
 def _text(error):
@@ -171,7 +154,7 @@ def main(program, reads, writes, seconds):
     fault = ('exception' if code else 'syntax_error',
              f'{type(error).__name__}: {_text(error)}')
   signal.setitimer(signal.ITIMER_PROF, 0)
-  channel.send(0, b'l', literals.dump(fault, str))
+  channel.send(0, b'l', literals.dump(fault))
   try:
     while fault is None:
       number, kind, _ = channel.receive()
@@ -203,4 +186,4 @@ def _test(outer, number, program, seconds):
   if os.WIFSIGNALED(status) and (
       os.WTERMSIG(status) == signal.SIGXCPU or used >= seconds) or why == b't':
     reason = 'timeout', f'{seconds:g} s'
-  outer.send(number, b'e', literals.dump(reason, str))
+  outer.send(number, b'e', literals.dump(reason))

@@ -110,7 +110,7 @@ class Peer:
 
   def _token(self, value):
     if type(value) is Remote:
-      return b'h%x;' % _number(value)
+      return b'h%x;' % value._remote[1]
     name = getattr(value, '__name__', '')
     # The program gets its own: eval of this interpreter would run its code.
     if name in frames.BUILTINS and getattr(builtins, name) is value:
@@ -129,7 +129,7 @@ class Peer:
 
 def _conversion(name):
   """Returns a method that asks for bool, len, ... of an object."""
-  return lambda self: self._ask('convert', name)
+  return lambda self: self._ask('builtin', name)
 
 
 class Remote:
@@ -139,20 +139,18 @@ class Remote:
     object.__setattr__(self, '_remote', (peer, number))
 
   def _ask(self, operation, *args):
-    peer, _ = object.__getattribute__(self, '_remote')
-    return peer.ask(operation, self, *args)[0]
+    return self._remote[0].ask(operation, self, *args)[0]
 
   def __call__(self, *args, **kwargs):
-    peer, _ = object.__getattribute__(self, '_remote')
-    return peer.call(self, args, kwargs)
+    return self._remote[0].call(self, args, kwargs)
 
   def __getattr__(self, name):
     if name.startswith('__'):  # copy and pickle ask for such
       raise AttributeError(name)
-    return self._ask('get', name)
+    return self._ask('builtin', 'getattr', name)
 
   def __setattr__(self, name, value):
-    self._ask('set', name, value)
+    self._ask('builtin', 'setattr', name, value)
 
   def __getitem__(self, key):
     return self._ask('item', key)
@@ -161,9 +159,7 @@ class Remote:
     self._ask('set_item', key, value)
 
   def __iter__(self):
-    iterator = self._ask('iter')
-    while item := iterator._ask('next'):
-      yield item[0]
+    return self._ask('builtin', 'iter')
 
   def __next__(self):
     if item := self._ask('next'):
@@ -171,8 +167,8 @@ class Remote:
     raise StopIteration
 
   def __instancecheck__(self, value):
-    peer, _ = object.__getattribute__(self, '_remote')
-    return peer.ask('is_instance', value, self)[0] is True
+    return self._remote[0].ask(
+        'builtin', value, 'isinstance', self)[0] is True
 
   __bool__, __len__, __str__, __repr__, __int__, __float__ = map(
       _conversion, ('bool', 'len', 'str', 'repr', 'int', 'float'))
@@ -184,21 +180,13 @@ def _reason(data):
   The program may have written this itself, so it can be of any form.
   """
   try:
-    said = literals.load(data, _none) if len(data) < _LONGEST_REASON else None
+    said = literals.load(data) if len(data) < _LONGEST_REASON else None
   except ValueError:
     said = None
   if type(said) is tuple and [*map(type, said)] == [str, str] and (
       said[0] in _REASONS):
     return said
   return _KILLED
-
-
-def _number(remote):
-  return object.__getattribute__(remote, '_remote')[1]
-
-
-def _none(letter, number):
-  raise ValueError('not a literal')
 
 
 def _marked(error):
@@ -287,14 +275,14 @@ def _test(outer, out, number, test, spec):
       frames.limit_cpu(spec['seconds'])
       verdict = _run(
           Peer(inner, number), spec['setup'], test, spec['entries'])
-      inner.send(number, b'v', literals.dump(verdict, str))
+      inner.send(number, b'v', literals.dump(verdict))
     finally:
       os._exit(0)
   verdict, end = _KILLED, None
   try:
     why, data, end = frames.relay(outer, inner, number, spec['wall'])
     if why == b'v':
-      verdict = literals.load(data, _none)
+      verdict = literals.load(data)
     elif why == b't':
       verdict = 'timeout', f'{spec["wall"]:g} s'
   finally:
@@ -371,7 +359,7 @@ def _kill_rest(child, namespace):
 def _judge(tests, reads, writes, verdicts):
   """Runs the tests of a file and writes their verdicts; all are descriptors."""
   with open(tests, 'rb') as file:
-    spec = literals.load(file.read(), _none)
+    spec = literals.load(file.read())
   outer, out = frames.PipeEnd(reads, writes), frames.PipeEnd(-1, verdicts)
   fault = 'killed', 'as the program began'
   try:
@@ -387,4 +375,4 @@ def _judge(tests, reads, writes, verdicts):
         verdict = _test(outer, out, number, test, spec)
       except frames.Closed:
         fault = verdict = _KILLED
-    out.send(number, b'v', literals.dump(verdict, str))
+    out.send(number, b'v', literals.dump(verdict))

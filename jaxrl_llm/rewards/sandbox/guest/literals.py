@@ -17,13 +17,19 @@ _WHOLE = slice(None)
 _CONTAINERS = {b'l': list, b't': tuple, b'S': set, b'Z': frozenset}
 
 
-def dump(value, other):
+def _refused(*_):
+  """Refuses an object that is no literal."""
+  raise ValueError('not a literal')
+
+
+def dump(value, other=_refused):
   """Returns a value as bytes.
 
   Args:
     value: any object.
     other: object -> bytes, one token for an object that is no literal: a letter
-      of 'h', 'u' or 'x', digits and ';'. May raise an error.
+      of 'h', 'u' or 'x', digits and ';'. May raise an error; by default it
+      does.
 
   Raises:
     ValueError: the value is nested too deeply, or without end.
@@ -102,13 +108,13 @@ def _dump_all(letter, values, other, put, depth):
     _dump(value, other, put, depth + 1)
 
 
-def load(data, other):
+def load(data, other=_refused):
   """Reads the value that `dump` wrote.
 
   Args:
     data: bytes.
     other: (letter, number) -> object, for the tokens of `dump`'s `other`. May
-      raise ValueError.
+      raise ValueError; by default it does.
 
   Raises:
     ValueError: this is no literal.
