@@ -7,13 +7,13 @@ from typing import Any, Callable, Sequence
 from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.environments import Limits, Reply
 from jaxrl_llm.rewards import VerifierError
-from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.rewards.pool import Pool, Pooled
 
 _BYTES = 4  # of a character, at most
 _OBSERVED = 'Observation-1'  # shows where a chat template puts it
 
 
-class Turns:
+class Turns(Pooled):
   """The environment of a task.
 
   Attributes:
@@ -39,10 +39,9 @@ class Turns:
     """
     self.limits, self.rewards = limits, rewards
     self._name, self._markup = name, markup
-    self._pool = lambda: Pool(
+    self._new_pool = lambda: Pool(
         'jaxrl_llm.environments.worker:step', seconds=timeout,
         workers=workers or min(os.cpu_count() or 1, 8))
-    self._running: Pool | None = None
 
   def submit(
       self, problem: Any, seed: int, texts: Sequence[str],
@@ -60,9 +59,9 @@ class Turns:
       A function that waits for the reply. It raises VerifierError if
       earlier turns are answered in another way now.
     """
-    if self._running is None:
-      self._running = self._pool()
-    waiting = self._running.submit(dict(
+    if self._pool is None:
+      self._pool = self._new_pool()
+    waiting = self._pool.submit(dict(
         name=self._name, key=str(problem.id), seed=seed, texts=[*texts],
         problem=problem.info if self.rewards else None,
         prompt=problem.text if self.rewards else '',
@@ -149,12 +148,6 @@ class Turns:
              *encode(text[len(head):len(text) - len(tail)]),
              *tokenizer.encode(tail)]
     return ids[1:] if ids[:1] == [last] else ids
-
-  def close(self) -> None:
-    """Ends the worker processes; the next step starts new ones."""
-    if self._running is not None:
-      self._running.close()
-      self._running = None
 
 
 @functools.lru_cache(4)

@@ -1,10 +1,10 @@
 """A pool of worker processes that judge items in parallel; see `worker.py`."""
 
+import collections
 import concurrent.futures
 import contextlib
 import json
 import os
-import queue
 import select
 import signal
 import subprocess
@@ -130,9 +130,8 @@ class Pool:
     command = [sys.executable, '-P', '-m', 'jaxrl_llm.rewards.worker', target,
                str(seconds), str(memory)]
     self._workers = [_Worker(command) for _ in range(workers)]
-    self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    for worker in self._workers:
-      self._free.put(worker)
+    # There are no more threads than workers, so that one is free for each.
+    self._free = collections.deque(self._workers)
     self._threads = concurrent.futures.ThreadPoolExecutor(
         workers, thread_name_prefix='verify')
     self._lock, self._started = threading.Lock(), False
@@ -161,7 +160,7 @@ class Pool:
     return self._threads.submit(self._judge, json.dumps(item).encode() + b'\n')
 
   def _judge(self, line: bytes) -> dict[str, Any]:
-    worker = self._free.get()
+    worker = self._free.popleft()
     try:
       if self._over:
         raise self._over
@@ -173,7 +172,7 @@ class Pool:
     except (OSError, ValueError) as error:
       return {'kind': 'error', 'detail': f'{type(error).__name__}: {error}'}
     finally:
-      self._free.put(worker)
+      self._free.append(worker)
 
   def close(self) -> None:
     """Ends the workers; items that are still waiting are not judged."""
@@ -184,3 +183,15 @@ class Pool:
     self._threads.shutdown()
     for worker in self._workers:
       worker.stop()
+
+
+class Pooled:
+  """An object with a pool, which it makes for its first item."""
+
+  _pool: Pool | None = None
+
+  def close(self) -> None:
+    """Ends the worker processes, if any; the next item starts new ones."""
+    if self._pool is not None:
+      self._pool.close()
+      self._pool = None

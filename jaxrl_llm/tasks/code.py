@@ -22,7 +22,7 @@ import zlib
 from jaxrl_llm import answers
 from jaxrl_llm.base import own_code
 from jaxrl_llm.rewards import code, sandbox, Verdict
-from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.rewards.pool import Pool, Pooled
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
 
 _WRITE = ('Write a Python program for this task. Reply with the code in one '
@@ -200,7 +200,7 @@ def _range(text: str) -> range | None:
   return range(int(first), int(last) + 1)
 
 
-class Code:
+class Code(Pooled):
   """Task of problems that a program solves; see `tasks.Task`."""
 
   def __init__(self, options: Options, tokenizer: Any):
@@ -211,7 +211,6 @@ class Code:
     """
     self.options, self.tokenizer = options, tokenizer
     self.stops = templates.stops(options.worded(), tokenizer)
-    self._pool: Pool | None = None
     names = problem_files.names(options.heldout)
     self.train, self.heldout = sets.split(
         self._all(options.path, _range(options.ids)),
@@ -316,12 +315,6 @@ class Code:
     if self.options.reward == 'all':
       reward = float(reward == 1)
     return Verdict(reward, reply['kind'], True, reply.get('detail', ''))
-
-  def close(self) -> None:
-    """Ends the worker processes; the next response starts new ones."""
-    if self._pool is not None:
-      self._pool.close()
-      self._pool = None
 
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response by the tests of its problem.

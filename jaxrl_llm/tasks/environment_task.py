@@ -1,7 +1,6 @@
 """Tasks whose problems are played in an environment."""
 
 import dataclasses
-import hashlib
 import json
 import random
 from typing import (
@@ -100,7 +99,7 @@ class Played:
     self.train, self.heldout = sets.split(
         self._all(options.path, 'train'),
         self._all(options.heldout, 'heldout'), options.heldout_count,
-        key=self.key, rank=self._rank,
+        key=self.key, rank=sets.by_seed(options.seed),
         origin=f'task.path={options.path}' if options.path else name)
     if hasattr(self._module, 'demonstration'):
       self.demonstration = self._demonstration
@@ -132,9 +131,6 @@ class Played:
           'list of pairs, the text of a turn and what the model reads after '
           "it, '' after the last.")
     return problem, found
-
-  def _rank(self, problem: Problem) -> bytes:
-    return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
 
   def _all(self, sources: Sequence[str], split: str) -> list[Problem]:
     """Returns the problems of files, or of the environment, each once."""

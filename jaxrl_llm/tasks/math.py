@@ -8,7 +8,6 @@ the user do, see `own_reward.py`.
 """
 
 import dataclasses
-import hashlib
 import numbers
 import os
 from typing import Annotated, Any, Literal, Sequence
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal, Sequence
 from jaxrl_llm import answers
 from jaxrl_llm.base import own_code
 from jaxrl_llm.rewards import Facts, math_verify, Verdict
-from jaxrl_llm.rewards.pool import Pool
+from jaxrl_llm.rewards.pool import Pool, Pooled
 from jaxrl_llm.tasks import (
   own_reward,
   Problem,
@@ -208,7 +207,7 @@ def _row(
       references.reference(str(value)) if has_text else '', columns)
 
 
-class Problems:
+class Problems(Pooled):
   """The problems of the user's files; the part of a task that does not judge.
 
   Attributes:
@@ -219,8 +218,6 @@ class Problems:
     stops: texts that end a response, as the template shows them.
     key: see `tasks.Task`.
   """
-
-  _pool: Pool | None = None
 
   def __init__(self, options: Options, tokenizer):
     self.options, self.tokenizer = options, tokenizer
@@ -235,23 +232,14 @@ class Problems:
         *(sets.once([problem for _, problem in found], self.key, sources)
           for found, sources in (
               (train, options.path), (heldout, options.heldout))),
-        options.heldout_count, key=self.key, rank=self._rank,
+        options.heldout_count, key=self.key, rank=sets.by_seed(options.seed),
         origin=f'task.path={options.path}')
-
-  def _rank(self, problem: Problem) -> bytes:
-    return hashlib.sha256(f'{self.options.seed} {problem.id}'.encode()).digest()
 
   def load(self, source: str) -> list[Problem]:
     """Reads the problems of another file or data set, with these options."""
     found = _read(source, self.options, self.tokenizer)
     _warn(found, self.options)
     return [problem for _, problem in found]
-
-  def close(self) -> None:
-    """Ends the worker processes, if any; the next response starts new ones."""
-    if self._pool is not None:
-      self._pool.close()
-      self._pool = None
 
 
 class Math(Problems):

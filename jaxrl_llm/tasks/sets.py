@@ -24,6 +24,12 @@ def digest(value: Any) -> bytes:
   return hashlib.sha256(text.encode()).digest()
 
 
+def by_seed(seed: int) -> Callable[[Problem], bytes]:
+  """Returns the rank of problems for `split`: an order that a seed draws."""
+  return lambda problem: hashlib.sha256(
+      f'{seed} {problem.id}'.encode()).digest()
+
+
 def once(
     problems: Sequence[Problem], key: Key, sources: Sequence[str],
 ) -> list[Problem]:

@@ -135,8 +135,7 @@ class Process:
     for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
       with contextlib.suppress(OSError):
         pipe.close()
-    with contextlib.suppress(ChildProcessError):
-      self.popen.wait()
+    self.popen.wait()
 
   def result(self) -> Result:
     """Returns the result of the process, which has ended."""

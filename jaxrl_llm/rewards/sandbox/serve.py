@@ -127,9 +127,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def read_token(path: pathlib.Path) -> str:
   """Reads the token of a file, which is made if there is none."""
   if not path.exists():
-    with os.fdopen(os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'w') as file:
-      file.write(secrets.token_urlsafe(32) + '\n')
+    path.touch(0o600, exist_ok=False)
+    path.write_text(secrets.token_urlsafe(32) + '\n')
   token = path.read_text().strip()
   if len(token) < 16:
     raise ValueError(f'{path} has no token of 16 characters or more.')
