@@ -54,7 +54,7 @@ def begin(
   Raises:
     ValueError: it fails, or returns something else.
   """
-  found = _called(module, name, 'reset', problem, seed)
+  found = called(module, name, 'reset', problem, seed)
   if not (isinstance(found, tuple) and len(found) == 2
           and isinstance(found[1], str)):
     raise ValueError(
@@ -63,7 +63,7 @@ def begin(
   return found
 
 
-def _called(module: Any, name: str, function: str, *given: Any) -> Any:
+def called(module: Any, name: str, function: str, *given: Any) -> Any:
   """Returns the result of an environment's function, which may be `async`."""
   return own_code.guarded(f'{function} of {name}', lambda: results.result(
       getattr(module, function)(*given)))()
@@ -75,7 +75,7 @@ def _stepped(module: Any, name: str, state: Any, text: str) -> tuple:
   The observation is what the run gets, now and when turns are done again: text
   that can be encoded, and not too long.
   """
-  found = _called(module, name, 'step', state, text)
+  found = called(module, name, 'step', state, text)
   whole = isinstance(found, tuple) and len(found) == 3
   reward = plain.number(found[2]) if whole else None
   if reward is None or not (

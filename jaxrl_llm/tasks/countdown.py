@@ -19,7 +19,7 @@ from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import closest, Problem
 
 _OPERATORS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
-_CHOICES, _WEIGHTS = '+-*', (9, 9, 1)
+_WEIGHTS = 9, 9, 1  # of the operators
 _NUMBER = '(?:0|[1-9][0-9]{0,3})'
 _CHAIN = re.compile(f'{_NUMBER}(?:[-+*]{_NUMBER}={_NUMBER})+')
 _STEP = re.compile('([-+*])([0-9]+)=([0-9]+)')
@@ -131,13 +131,12 @@ def chain(
   value, *rest = rng.sample(numbers, len(numbers))
   text = str(value)
   for number in rest:
-    values = [_OPERATORS[op](value, number) for op in _CHOICES]
-    weights = [w * (0 <= v <= highest) for w, v in zip(_WEIGHTS, values)]
+    steps = [(op, apply(value, number)) for op, apply in _OPERATORS.items()]
+    weights = [w * (0 <= v <= highest) for w, (_, v) in zip(_WEIGHTS, steps)]
     if not any(weights):
       return '', 0
-    i, = rng.choices(range(len(_CHOICES)), weights)
-    value = values[i]
-    text += f'{_CHOICES[i]}{number}={value}'
+    (op, value), = rng.choices(steps, weights)
+    text += f'{op}{number}={value}'
   return text, value
 
 

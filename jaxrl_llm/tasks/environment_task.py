@@ -119,10 +119,9 @@ class Played:
     """Returns demonstration `index` of a run: a problem, and its turns."""
     rng = random.Random(f'demonstration {seed} {index}')
     problem = rng.choice(self.train)
-    found = own_code.guarded(
-        f'demonstration of {self._name}', lambda seed: results.result(
-            self._module.demonstration(problem.info, seed)))(
-                rng.randrange(1 << 31))
+    found = worker.called(
+        self._module, self._name, 'demonstration', problem.info,
+        rng.randrange(1 << 31))
     if not (isinstance(found, list) and found and all(
         isinstance(turn, tuple) and [*map(type, turn)] == [str, str]
         for turn in found)):

@@ -52,35 +52,35 @@ class Process:
         stderr=subprocess.PIPE, cwd=folder, start_new_session=True,
         env={'PYTHONHASHSEED': '0'}, pass_fds=tuple(descriptors), bufsize=0)
     self.end, self.peak, self._look = '', 0, self.began + _FIRST_LOOK
-    for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+    self.pipes = [self.popen.stdin, self.popen.stdout, self.popen.stderr]
+    for pipe in self.pipes:
       os.set_blocking(pipe.fileno(), False)
 
   def register(self, selector: selectors.BaseSelector) -> None:
     """Registers the pipes."""
-    for number, pipe in (
-        (1, self.popen.stdout), (2, self.popen.stderr)):
-      selector.register(pipe, selectors.EVENT_READ, (self, number))
-    if self._stdin:
+    for number in (1, 2):
       selector.register(
-          self.popen.stdin, selectors.EVENT_WRITE, (self, 0))
+          self.pipes[number], selectors.EVENT_READ, (self, number))
+    if self._stdin:
+      selector.register(self.pipes[0], selectors.EVENT_WRITE, (self, 0))
     else:
-      self.popen.stdin.close()
+      self.pipes[0].close()
 
   def serve(self, selector: selectors.BaseSelector, number: int) -> None:
     """Moves data of a pipe that is ready: 0, 1 or 2."""
+    pipe = self.pipes[number]
     if number == 0:
       try:
         self._stdin = self._stdin[os.write(
-            self.popen.stdin.fileno(), self._stdin[:1 << 16]):]
+            pipe.fileno(), self._stdin[:1 << 16]):]
       except BlockingIOError:
         return
       except OSError:
         self._stdin = memoryview(b'')
       if not self._stdin:
-        selector.unregister(self.popen.stdin)
-        self.popen.stdin.close()
+        selector.unregister(pipe)
+        pipe.close()
       return
-    pipe = self.popen.stdout if number == 1 else self.popen.stderr
     try:
       data = os.read(pipe.fileno(), 1 << 16)
     except BlockingIOError:
@@ -132,7 +132,7 @@ class Process:
     """Kills the process if it still runs, and closes its pipes."""
     if self.popen.poll() is None:
       self.stop('killed')
-    for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+    for pipe in self.pipes:
       with contextlib.suppress(OSError):
         pipe.close()
     self.popen.wait()
@@ -161,8 +161,8 @@ class JobProcess(Process):
 
   def begin(self, pipe: IO[bytes], limits: ProgramLimits) -> None:
     """Takes the reading end of a job's pipe, and its limits."""
-    self.popen.stdout.close()
-    self.popen.stdout, self.limits = pipe, limits
+    self.pipes[1].close()
+    self.pipes[1], self.limits = pipe, limits
     os.set_blocking(pipe.fileno(), False)
     self.output, self.open = {1: bytearray(), 2: bytearray()}, {1, 2}
     self.began, self.peak = time.monotonic(), 0

@@ -16,10 +16,6 @@ import sys
 import frames
 import literals
 
-# What the checker may take from its own standard library by this name, since
-# the program has it too.
-_LIBRARIES = 'collections', 'decimal', 'fractions'
-
 
 class Callback:
   """A function of the test's, which the program may call."""
@@ -98,7 +94,8 @@ class Server:
       found[name] = 'value', value
       if type(value) is type(sys):
         found[name] = 'module', value.__name__
-      elif type(value) is type and value.__module__ in _LIBRARIES:
+      elif type(value) is type and value.__module__ in literals.LIBRARIES:
+        # The checker may take it from its own, since the program has it too.
         found[name] = 'library', value.__module__
     return found, None
 

@@ -222,7 +222,7 @@ def _bind(peer, names, entries):
     how, value = answer[name]
     if how == 'module' and value == name and name in sys.stdlib_module_names:
       found[name] = __import__(name)
-    elif how == 'library' and value in ('collections', 'decimal', 'fractions'):
+    elif how == 'library' and value in literals.LIBRARIES:
       found[name] = getattr(__import__(value), name)
     elif how == 'value' and (
         name in entries or name not in sys.stdlib_module_names):

@@ -9,6 +9,8 @@ an import costs milliseconds for each program: they import little, and late.
 
 # Values in values; Python's own limit on recursion is far above.
 _DEEPEST = 100
+# Modules of Python with types that are literals too.
+LIBRARIES = 'collections', 'decimal', 'fractions'
 _TYPES = {t.__name__: t for t in (
     bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set,
     frozenset, range, object, type)}
@@ -65,47 +67,42 @@ def _dump(value, other, put, depth):
                 bytes(base.__getitem__(value, _WHOLE)), put)
   elif value is Ellipsis:
     put(b'E')
-  elif kind is range:
-    _dump_all(b'r', (value.start, value.stop, value.step), other, put, depth)
+  elif found := _parts(value, kind):
+    letter, parts = found
+    put(b'%b%x;' % (letter, len(parts)))
+    for part in parts:
+      _dump(part, other, put, depth + 1)
   else:
-    _dump_container(value, kind, other, put, depth)
+    put(other(value))
 
 
-def _dump_container(value, kind, other, put, depth):
-  """Writes a container, or the result of `other` for another object."""
+def _parts(value, kind):
+  """Returns the letter of a container and its values; None for all else."""
   for letter, base in _CONTAINERS.items():
     if issubclass(kind, base):
-      return _dump_all(letter, [*base.__iter__(value)], other, put, depth)
-  name = kind.__name__ if kind.__module__ in (
-      'collections', 'fractions', 'decimal') else ''
+      return letter, [*base.__iter__(value)]
+  name = kind.__name__ if kind.__module__ in LIBRARIES else ''
   if issubclass(kind, dict):
     letter = {'Counter': b'C', 'OrderedDict': b'O'}.get(name, b'd')
-    flat = [part for pair in dict.items(value) for part in pair]
-    return _dump_all(letter, flat, other, put, depth)
+    return letter, [part for pair in dict.items(value) for part in pair]
+  if kind is range:
+    return b'r', (value.start, value.stop, value.step)
   if kind is _KEYS:
-    return _dump_all(b'K', [*value], other, put, depth)
+    return b'K', [*value]
   if kind is _ITEMS:
-    flat = [part for pair in value for part in pair]
-    return _dump_all(b'P', flat, other, put, depth)
+    return b'P', [part for pair in value for part in pair]
   if name == 'deque':
-    return _dump_all(b'Q', [value.maxlen, *value], other, put, depth)
+    return b'Q', [value.maxlen, *value]
   if name == 'Fraction':
-    return _dump_all(
-        b'R', (value.numerator, value.denominator), other, put, depth)
+    return b'R', (value.numerator, value.denominator)
   if name == 'Decimal':
-    return _dump_bytes(b'M', str(value).encode(), put)
-  put(other(value))
+    return b'M', (str(value),)
+  return None
 
 
 def _dump_bytes(letter, data, put):
   put(b'%b%x;' % (letter, len(data)))
   put(data)
-
-
-def _dump_all(letter, values, other, put, depth):
-  put(b'%b%x;' % (letter, len(values)))
-  for value in values:
-    _dump(value, other, put, depth + 1)
 
 
 def load(data, other=_refused):
@@ -150,7 +147,7 @@ def _load(data, at, other, depth):
     return other(letter, number), end
   if number < 0 or number > len(data) - end:  # Each value takes a byte.
     raise ValueError('not a literal (too short)')
-  if letter in b'sbyXM':
+  if letter in b'sbyX':
     part = data[end:end + number]
     return _of_bytes(letter, part), end + number
   values = []
@@ -169,12 +166,9 @@ def _of_bytes(letter, data):
   text = data.decode('utf-8', 'surrogatepass')
   if letter == b's':
     return text
-  if letter == b'X':
-    if text not in _TYPES:
-      raise ValueError('not a literal (a type)')
-    return _TYPES[text]
-  import decimal
-  return decimal.Decimal(text)
+  if text not in _TYPES:
+    raise ValueError('not a literal (a type)')
+  return _TYPES[text]
 
 
 def _of_values(letter, values):
@@ -186,6 +180,9 @@ def _of_values(letter, values):
   if letter == b'R':
     import fractions
     return fractions.Fraction(*values)
+  if letter == b'M':
+    import decimal
+    return decimal.Decimal(*values)
   if letter == b'K':
     return dict.fromkeys(values).keys()
   if letter == b'Q':
