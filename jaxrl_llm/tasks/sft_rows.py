@@ -17,7 +17,6 @@ the template writes before every answer. What is learned ends with a stop token.
 
 import json
 import os
-import types
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from absl import logging
@@ -229,8 +228,8 @@ def _conversation(
     answers, messages = answers[-1:], messages[:answers[-1] + 1]
   marked = tokenizer.marked(messages, tools)
   text = tokenizer.conversation(messages, tools)
-  templates.refuse_left_out(messages, text, types.SimpleNamespace(
-      chat=lambda others: tokenizer.conversation(others, tools)))
+  templates.refuse_left_out(
+      messages, text, lambda others: tokenizer.conversation(others, tools))
   if tools and text == tokenizer.conversation(messages):
     raise ValueError(
         'the chat template leaves out the tools: choose another model, or '

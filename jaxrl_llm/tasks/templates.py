@@ -7,7 +7,7 @@ has its wording already; the template is put around its last user's message.
 """
 
 import re
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
@@ -137,12 +137,13 @@ def render(
   except ValueError as error:
     tokenizer.chat('1 + 1?')  # raises an error that no row is to blame for
     raise RowError(str(error)) from None
-  refuse_left_out(messages, text, tokenizer)
+  refuse_left_out(messages, text, tokenizer.chat)
   return text
 
 
 def refuse_left_out(
-    messages: Sequence[dict[str, Any]], text: str, tokenizer: Any) -> None:
+    messages: Sequence[dict[str, Any]], text: str,
+    chat: Callable[[Messages], str]) -> None:
   """Raises RowError if the chat markup leaves out a message or a call.
 
   Templates know the roles system, user and assistant; they pass over others
@@ -152,12 +153,11 @@ def refuse_left_out(
   Args:
     messages: as the chat markup gets them.
     text: the prompt.
-    tokenizer: the model's tokeniser.
+    chat: messages -> prompt.
   """
   def unchanged(row, message):
     try:
-      return text == tokenizer.chat(
-          [*messages[:row], message, *messages[row + 1:]])
+      return text == chat([*messages[:row], message, *messages[row + 1:]])
     except ValueError:
       return False
 
