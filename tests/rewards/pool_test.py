@@ -297,3 +297,13 @@ def test_begin_passes_on_that_nothing_can_be_judged(capfd, gate):
   with pytest.raises(ChildProcessError, match='does not start'):
     rewards.submit(task, ['say'], ['a'], [False])
   assert 'tests.nothing' in capfd.readouterr().err
+
+
+def test_what_has_a_pool_ends_it_and_may_make_another():
+  one = pool_lib.Pooled()
+  one.close()  # there is none
+  one._pool = pool = make()
+  one.close()
+  assert one._pool is None
+  with pytest.raises(ChildProcessError, match='pool of verifiers is closed'):
+    pool.submit(('say', 'a'))
