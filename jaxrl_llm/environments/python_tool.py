@@ -6,12 +6,7 @@ from jaxrl_llm.rewards import sandbox
 
 _LIMITS = sandbox.ProgramLimits(
     seconds=5, wall=8, memory=256 << 20, output=4096)
-
-
-@functools.cache
-def _executor() -> sandbox.Executor:
-  """Returns the sandbox of this process."""
-  return sandbox.make('bubblewrap')
+_executor = functools.cache(sandbox.make)  # that of this process
 
 
 def python(code: str) -> str:
@@ -20,7 +15,7 @@ def python(code: str) -> str:
   Args:
     code: The program. Only what it prints is seen.
   """
-  result = _executor().run(code, limits=_LIMITS)
+  result = _executor('bubblewrap').run(code, limits=_LIMITS)
   shown = result.stdout.decode('utf8', 'replace')
   if result.status == 'ok':
     return shown
