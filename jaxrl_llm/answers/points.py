@@ -336,17 +336,18 @@ def same_steps(a: Node, b: Node, name: str) -> bool:
   """
   if letters(a) != letters(b) or letters(a) != {name}:
     return False
+  is_complex = evaluate.has_imaginary((a, b))
   try:
     with flint.ctx.workdps(evaluate.SURE):
       (p, *x), (r, *y) = (
-          [evaluate.value(node, {name: k}, False) for k in range(4)]
+          [evaluate.value(node, {name: k}, is_complex) for k in range(4)]
           for node in (a, b))
       q, s = x[0] - p, y[0] - r
       is_line = all((first + (k + 1) * step - found).contains(0)
                     for first, step, rest in ((p, q, x), (r, s, y))
                     for k, found in enumerate(rest))
       return is_line and not q.contains(0) and (
-          abs(q) - abs(s)).contains(0) and (
+          q * q - s * s).contains(0) and (
               ((p - r) / q).unique_fmpz() is not None)
   except Undefined:
     return False

@@ -128,6 +128,9 @@ FALSE = [
     (r'f(n)=n+1\text{ for all }n\in\mathbb{Z}', 'f(n)=n'), ('V=kx', 'V=nx'),
     (r'a_n=2n+1,n\in\mathbb{Z}', r'a_n=2n-1,n\in\mathbb{Z}'),
     (r'\frac\pi4+k\pi', r'\frac\pi4-k\pi'),
+    (r'z=2k\pi i,k\in\mathbb{Z}', r'z=2k\pi,k\in\mathbb{Z}'),
+    (r'z=(1+i)k,k\in\mathbb{Z}', r'z=(1-i)k,k\in\mathbb{Z}'),
+    (r'x=\arg(k)\pi,k\in\mathbb{Z}', r'x=k\pi,k\in\mathbb{Z}'),
 ]
 
 
@@ -208,6 +211,7 @@ RESPELLED = [
     ('5', r'5\,^\circ C'), (r'5\text{ m/s}', r'5\ \frac{\text{m}}{\text{s}}'),
     (r'5\text{ J/(mol K)}', r'5\ \mathrm{J\,mol^{-1}\,K^{-1}}'),
     ('1e16', r'10^{16}\text{ atoms/cm}^3'), ('5', '5Å'), ('5', r'5\ \Omega'),
+    (r'z=1+2k\pi i,k\in\mathbb{Z}', r'z=1+4\pi i-2n\pi i,n\in\mathbb{Z}'),
 ]
 
 
