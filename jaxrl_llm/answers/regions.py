@@ -48,9 +48,7 @@ def same(a: list[Span], b: list[Span]) -> bool:
   """Tells whether two regions are equal, by the values of their ends."""
   return len(a) == len(b) and all(
       x.closed == y.closed and (
-          x.node == y.node if 'infinity' in (x.node.op, y.node.op)
-          or 'neg' in (x.node.op, y.node.op) and (
-              float('inf') in (abs(x.at), abs(y.at)))
+          x.at == y.at if float('inf') in (abs(x.at), abs(y.at))
           else points.equal(x.node, y.node))
       for u, v in zip(a, b) for x, y in zip(u, v))
 
@@ -65,27 +63,22 @@ def _region(node: Node) -> tuple[str, list[Span]] | None:
     return '', [_span('[]', item, item) for item in args]
   if op == 'relation':
     return _of_relation(node)
-  if op in ('cup', 'either', 'both', 'list'):
-    parts = [_region(part) for part in args]
-    if None in parts or len({name for name, _ in parts} - {''}) > 1 or (
-        op in ('list', 'both') and not all(
-            p.op in ('interval', 'relation', 'either') for p in args)
-        and not any(p.op == 'tuple' and p.args[0] != '()' for p in args)):
-      return None
-    name = max(name for name, _ in parts)
-    common = _common([s for _, s in parts]) if op in ('list', 'both') else []
-    if common or op == 'both':
-      return name, common  # 'x > 1, x < 2', but not 'x < 1, x > 2'
-    return name, [span for _, spans in parts for span in spans]
-  if op in ('setminus', 'cap') and len(args) == 2:
-    parts = [_region(part) for part in args]
-    if None in parts:
-      return None
-    spans = [s for _, s in parts]
-    if op == 'setminus':
-      spans[1] = _outside(_merged(spans[1]))
-    return max(name for name, _ in parts), _common(spans)
-  return None
+  if op not in ('cup', 'either', 'list', 'both', 'cap', 'setminus'):
+    return None
+  if op in ('list', 'both') and not all(
+      p.op in ('interval', 'relation', 'either') for p in args) and not any(
+          p.op == 'tuple' and p.args[0] != '()' for p in args):
+    return None
+  parts = [_region(part) for part in args]
+  if None in parts or len({name for name, _ in parts} - {''}) > 1:
+    return None
+  name, regions = max(name for name, _ in parts), [spans for _, spans in parts]
+  if op == 'setminus':
+    regions[1] = _outside(_merged(regions[1]))
+  common = [] if op in ('cup', 'either') else _common(regions)
+  if common or op in ('both', 'cap', 'setminus'):
+    return name, common  # 'x > 1, x < 2', but not 'x < 1, x > 2'
+  return name, [span for spans in regions for span in spans]
 
 
 def _of_relation(node: Node) -> tuple[str, list[Span]] | None:
@@ -146,14 +139,12 @@ def _merged(spans: list[Span]) -> list[Span]:
 
 
 def _outside(spans: list[Span]) -> list[Span]:
-  """Returns the rest of the real numbers."""
+  """Returns the rest of the real numbers; it may have empty spans."""
   found, low = [], End(-float('inf'), negated(INFINITY), False)
   for first, last in spans:
     found.append((low, first._replace(closed=not first.closed)))
     low = last._replace(closed=not last.closed)
-  found.append((low, End(float('inf'), INFINITY, False)))
-  return [s for s in found if not (
-      s[0].at == s[1].at and abs(s[0].at) == float('inf'))]
+  return [*found, (low, End(float('inf'), INFINITY, False))]
 
 
 def _common(regions: list[list[Span]]) -> list[Span]:

@@ -131,6 +131,7 @@ FALSE = [
     (r'z=2k\pi i,k\in\mathbb{Z}', r'z=2k\pi,k\in\mathbb{Z}'),
     (r'z=(1+i)k,k\in\mathbb{Z}', r'z=(1-i)k,k\in\mathbb{Z}'),
     (r'x=\arg(k)\pi,k\in\mathbb{Z}', r'x=k\pi,k\in\mathbb{Z}'),
+    ('(1,2)', r'(x>1)\cap(y<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap[2,7]'),
 ]
 
 
@@ -212,6 +213,7 @@ RESPELLED = [
     (r'5\text{ J/(mol K)}', r'5\ \mathrm{J\,mol^{-1}\,K^{-1}}'),
     ('1e16', r'10^{16}\text{ atoms/cm}^3'), ('5', '5Å'), ('5', r'5\ \Omega'),
     (r'z=1+2k\pi i,k\in\mathbb{Z}', r'z=1+4\pi i-2n\pi i,n\in\mathbb{Z}'),
+    ('(1,2)', r'(x>1)\cap(x<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap(2,7)'),
 ]
 
 
