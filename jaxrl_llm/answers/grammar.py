@@ -321,7 +321,7 @@ class _Parser:
       self._next()
       node = self._sum()
       unit, scale = self._unit() or (money, 1)
-      unit = money if unit in ('?', money) else f'{money} {unit}'
+      unit = money if unit in ('', '?', money) else f'{money} {unit}'
     else:
       self._at = start
       node = self._stacked(self._union())

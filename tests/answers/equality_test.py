@@ -214,6 +214,8 @@ RESPELLED = [
     ('1e16', r'10^{16}\text{ atoms/cm}^3'), ('5', '5Å'), ('5', r'5\ \Omega'),
     (r'z=1+2k\pi i,k\in\mathbb{Z}', r'z=1+4\pi i-2n\pi i,n\in\mathbb{Z}'),
     ('(1,2)', r'(x>1)\cap(x<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap(2,7)'),
+    (r'\$5\text{ million}', r'5\text{ million dollars}'),
+    (r'5\text{ million dollars}', r'\$5,000,000'),
 ]
 
 
