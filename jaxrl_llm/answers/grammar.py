@@ -138,8 +138,7 @@ def read(
   if based := _based(text):
     return based
   try:
-    found = tokens.tokens(text)
-    parser = _Parser(found, bare_units, any_thing, factors)
+    parser = _Parser(tokens.tokens(text), bare_units, any_thing, factors)
     node = parser.answer()
     parser.end()
   except (RecursionError, ArithmeticError, ValueError) as error:
@@ -350,8 +349,6 @@ class _Parser:
     text = ' '.join(token.text for token in found)
     is_word = any(token.kind == 'text' for token in found) or (
         units.is_word(text))
-    if not is_word and len(found) == 1 and len(text) < _LONG_RUN - 1:
-      return None
     if not is_word and all(len(t.text) < _LONG_RUN - 1 for t in found) and (
         sum(len(t.text) > 1 for t in found) < 2):
       return None
@@ -375,7 +372,7 @@ class _Parser:
     # 5^\circ C
     is_degree = len(parts) == 1 and parts[0].text in ('C', 'F') and any(
         token.text == r'\circ' for token in self._tokens[start - 2:start])
-    found = None if depth or not parts else units.read(
+    found = None if depth else units.read(
         parts, bare=self._bare_units or is_degree,
         any_thing=self._any_thing and has_bracket)
     if found is None:
@@ -511,14 +508,11 @@ class _Parser:
     while True:
       if self._is('^'):
         node = self._power(node)
-      elif self._is('!'):
-        if self._tokens[self._at - 1].text == '!':
-          raise Unread('a factorial of a factorial without brackets')
-        self._next()
-        is_double = self._is('!') and bool(self._next())
+      elif op := self._take('!'):
+        op += self._take('!')
         if self._is('!'):
           raise Unread('a factorial of a factorial without brackets')
-        node = Node('!!' if is_double else '!', (_scalar(node),))
+        node = Node(op, (_scalar(node),))
       elif self._take("'"):
         node = self._call(_marked(node, "'"))
       elif self._is('%') and node.op == 'number' and not self._ends(1):
@@ -546,12 +540,11 @@ class _Parser:
   def _power(self, node: Node) -> Node:
     start = self._at
     self._expect('^')
-    if self._take(r'\circ'):
+    has_braces = self._ahead(3) == r'{ \circ }'
+    if has_braces or self._is(r'\circ'):
+      self._at += 3 if has_braces else 1
       return self._minutes(_scalar(node))
     if self._is('{'):
-      if [self._peek(i).text for i in (1, 2)] == [r'\circ', '}']:
-        self._at += 3
-        return self._minutes(_scalar(node))
       if node.op == 'name' and (mark := self._bracketed(node.args[0])):
         return self._call(_marked(node, mark))  # the derivative y^{(4)}
       exponent = self._group()
@@ -584,14 +577,11 @@ class _Parser:
 
   def _minutes(self, node: Node) -> Node:
     """Reads the minutes and seconds of an angle."""
-    for marks, part in (("'", 60), ("''", 3600)):
-      size = len(marks)
-      if node.op == 'number' and self._peek().kind == 'number' and [
-          self._peek(i).text for i in range(1, size + 1)] == ["'"] * size and (
-              self._peek(size + 1).text != "'"):
-        node = number(
-            node.args[0] + fractions.Fraction(self._next().text) / part)
-        self._at += size
+    for marks, part in (("'", 60), ("' '", 3600)):
+      found = re.match(rf"(\.?[0-9]\S*) {marks}(?! ')", self._ahead(4))
+      if node.op == 'number' and found:
+        self._at += found[0].count(' ') + 1
+        node = number(node.args[0] + fractions.Fraction(found[1]) / part)
     return Node('degree', (node,))
 
   def _exponent(self) -> Node:
@@ -619,7 +609,7 @@ class _Parser:
     if text in ('(', '[', ']'):  # ]1,2[
       return self._bracket(text)
     if text == r'\{':
-      return self._set()
+      return Node('set', () if self._take(r'\}') else self._items(r'\}'))
     if text in ('|', r'\|'):
       return self._absolute(text)
     if text in (r'\lfloor', r'\lceil'):
@@ -667,19 +657,13 @@ class _Parser:
         fractions.Fraction(10) ** int(power or 0))
     if self._is(r'\bar', r'\dot') and '.' in mantissa and not power:
       self._next()
-      again = self._next().text if not self._is('{') else self._digits()
+      again = self._index()
       if not again.isdigit():
         raise Unread('a bar over no digits')
       places = len(mantissa.partition('.')[2])
       value += fractions.Fraction(
           int(again), (10 ** len(again) - 1) * 10 ** places)
     return number(value)
-
-  def _digits(self) -> str:
-    self._expect('{')
-    text = self._next().text
-    self._expect('}')
-    return text
 
   def _letter(self) -> Node:
     """Reads one letter of a run, with its index or argument."""
@@ -739,10 +723,7 @@ class _Parser:
             letter in ('e', 'i', r'\pi') and "'" not in name):
       return node
     self._next()
-    inside = self.answer()
-    self._expect(')')
-    items = inside.args if inside.op == 'list' else (inside,)
-    return Node('call', (name, items))
+    return Node('call', (name, self._items(')')))
 
   def _group(self) -> Node:
     """Reads a group in braces."""
@@ -811,21 +792,17 @@ class _Parser:
       return _scalar(inside)
     raise Unread('brackets that do not match')
 
-  def _set(self) -> Node:
+  def _items(self, closing: str) -> tuple[Node, ...]:
+    """Reads elements up to a closing bracket."""
     bars, self._bars = self._bars, 0
-    if self._take(r'\}'):
-      return Node('set', ())
     inside = self.answer()
-    self._expect(r'\}')
+    self._expect(closing)
     self._bars = bars
-    items = inside.args if inside.op == 'list' else (inside,)
-    return Node('set', items)
+    return inside.args if inside.op == 'list' else (inside,)
 
   def _absolute(self, sign: str) -> Node:
     self._bars += 1
     inside = _scalar(self._sum())
-    if self._is(','):
-      raise Unread('a list in bars')
     self._expect(sign)
     self._bars -= 1
     return Node('abs' if sign == '|' else 'norm', (inside,))
@@ -933,8 +910,6 @@ class _Parser:
       if self._take('\\\\'):
         rows.append([])
         continue
-      if self._peek().kind == 'end':
-        raise Unread('an environment has no end')
       rows[-1].append(self.answer() if name in _ROWS else self._sum())
     self._next()
     rows = [row for row in rows if row]

@@ -216,6 +216,7 @@ RESPELLED = [
     ('(1,2)', r'(x>1)\cap(x<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap(2,7)'),
     (r'\$5\text{ million}', r'5\text{ million dollars}'),
     (r'5\text{ million dollars}', r'\$5,000,000'),
+    ('|f(2|x|)|', '|f(|x|+|x|)|'),
 ]
 
 
