@@ -153,12 +153,11 @@ def _same(reference: str, found: str, comparison: Comparison) -> bool:
   if a and ', ' in reference and tokens.comma_free(found) != found:
     return _same(reference, found.replace(',', ', '), comparison)
   # '6 m/s' is a quantity beside one, and otherwise six times m/s.
-  if a and b and (a.op == 'quantity') != (b.op == 'quantity'):
-    texts = (found, reference) if a.op == 'quantity' else (reference, found)
-    other = read(texts[0], bare_units=True)
-    if other and other.op == 'quantity':
-      pair = (a, other) if a.op == 'quantity' else (other, b)
-      return pair[0].args[1] == pair[1].args[1] and comparison.same(*pair)
+  if a and b and a.op != b.op and 'quantity' in (a.op, b.op):
+    a, b = (x if x.op == 'quantity' else read(text, bare_units=True)
+            for x, text in ((a, reference), (b, found)))
+    if a and b and a.op == b.op:
+      return a.args[1] == b.args[1] and comparison.same(a, b)
   (name, x), (other, y) = (
       _value(tokens.trimmed(text)) for text in (reference, found))
   is_other = name and other and tokens.spelled(name) != tokens.spelled(other)

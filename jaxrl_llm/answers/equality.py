@@ -14,8 +14,10 @@ from jaxrl_llm.answers import evaluate, grammar, points, regions
 from jaxrl_llm.answers.grammar import negated, Node, number
 from jaxrl_llm.answers.shapes import form, listed, name_of, named, renamed
 
-_SETS = frozenset(['set', 'list', 'values', 'cup', 'either', 'both'])
-_COMPUTED = frozenset(['neg', '+', '*', '/', '^'])
+_COLLECTIONS = frozenset(
+    ['set', 'list', 'values', 'cup', 'either', 'both', 'pair'])
+_TURNED = {'>': '<', r'\ge': r'\le', r'\supset': r'\subset',
+           r'\supseteq': r'\subseteq'}
 # Kinds of which one at least stands for a set of real numbers.
 _REGIONS = frozenset(['cup', 'either', 'both', 'setminus', 'cap', 'interval'])
 
@@ -43,7 +45,7 @@ class Comparison:
       return (x[0] == y[0] or '' in (x[0], y[0])) and regions.same(x[1], y[1])
     if 'relation' in (a.op, b.op):
       return self._relations(a, b)
-    if a.op in _SETS | {'pair'} or b.op in _SETS | {'pair'}:
+    if {a.op, b.op} & _COLLECTIONS:
       return self._collections(a, b)
     if a.op in ('tuple', 'interval') and b.op in ('tuple', 'interval'):
       return self._tuples(a, b)
@@ -54,9 +56,8 @@ class Comparison:
     if 'ratio' in (a.op, b.op):
       return self._ratios(a, b)
     if a.op == b.op and a.op in ('cap', 'setminus'):
-      return len(a.args) == len(b.args) and (
-          self._in_order(a.args, b.args)
-          or a.op == 'cap' and self.matched(a.args, b.args))
+      return self._in_order(a.args, b.args) or (
+          a.op == 'cap' and self.matched(a.args, b.args))
     return self._quantities(a, b)
 
   def _in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
@@ -87,20 +88,16 @@ class Comparison:
     if a.op in ('tuple', 'interval') or b.op in ('tuple', 'interval'):
       return a.op == 'tuple' and self._any_order and b.op == 'set' and (
           self.matched(a.args[1], b.args))
-    if not all(x.op in _SETS | {'pair'} for x in (a, b)):
-      return False
     kinds = {a.op, b.op}
-    if len(kinds) > 1 and kinds & {'cup', 'either', 'both'}:
+    if not kinds <= _COLLECTIONS or len(kinds) > 1 and (
+        kinds & {'cup', 'either', 'both'}):
       return False
-    # Values of several variables have the order of their names.
     names = [_names(x) for x in (a, b)]
-    if all(names):
-      return self.matched(a.args, b.args)
-    if names == [False, True] and _are_indexed(b):
-      return self.matched(a.args, _ordered(b))  # x_1 = 2, x_2 = 3
-    if any(names):
-      return names[0] and b.op == 'list' and self._in_order(
-          *map(_ordered, (a, b)))
+    if names == [False, True]:  # x_1 = 2, x_2 = 3
+      return _are_indexed(b) and self.matched(a.args, _ordered(b))
+    if names == [True, False]:
+      # Values of several variables have the order of their names.
+      return b.op == 'list' and self._in_order(*map(_ordered, (a, b)))
     return self.matched(a.args, b.args)
 
   def _values(self, a: Node, b: Node) -> bool:
@@ -204,10 +201,8 @@ class Comparison:
     if a.op == b.op:
       b = _with_argument(b, a)
       x, y = named(a), named(b)
-      if x and y:
-        if _same_name(x[0], y[0]):
-          return self.same(x[1], y[1])
-        return self._alike(a, b)
+      if x and y and _same_name(x[0], y[0]):
+        return self.same(x[1], y[1])
       if self._alike(a, b):
         return True
       x, y = self._value(a, False), self._value(b, False)
@@ -453,11 +448,10 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node, Node]]:
   """Yields the relations of a chain, larger sides behind smaller ones."""
   signs, members = node.args
   for sign, x, y in zip(signs, members, members[1:]):
-    if sign in ('>', r'\ge', r'\supset', r'\supseteq'):
-      sign = {'>': '<', r'\ge': r'\le', r'\supset': r'\subset',
-              r'\supseteq': r'\subseteq'}[sign]
-      x, y = y, x
-    yield sign, x, y
+    if sign in _TURNED:
+      yield _TURNED[sign], y, x
+    else:
+      yield sign, x, y
 
 
 def _quantity(node: Node) -> tuple[Node, str]:
@@ -504,9 +498,7 @@ def _is_ordered(node: Node) -> bool:
 def _sorted(node: Any, products: bool) -> Any:
   """Sorts the terms of sums, and the factors of products if asked to."""
   def change(part: Node) -> Node:
-    if part.op in _COMPUTED and all(
-        arg.op == 'number' for arg in part.args) and (
-            value := evaluate.exact(part)) is not None:
+    if (value := evaluate.exact(part)) is not None:
       return number(value)
     if part.op == '+' or part.op == '*' and products:
       return Node(part.op, tuple(sorted(part.args, key=repr)))
@@ -515,11 +507,9 @@ def _sorted(node: Any, products: bool) -> Any:
   return evaluate.rebuilt(node, change)
 
 
-def _has_rows(node: Any) -> bool:
-  if isinstance(node, Node):
-    return node.op in ('matrix', 'tuple') or node.op in (
-        '+', '*', '/', '^', 'neg') and any(map(_has_rows, node.args))
-  return False
+def _has_rows(node: Node) -> bool:
+  return node.op in ('matrix', 'tuple') or node.op in (
+      '+', '*', '/', '^', 'neg') and any(map(_has_rows, node.args))
 
 
 def _elements(node: Node) -> tuple[tuple[str, int, int], list[Node]] | None:

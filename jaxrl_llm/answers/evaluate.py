@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 import flint
 
-from jaxrl_llm.answers.grammar import Node
+from jaxrl_llm.answers.grammar import Node, number
 
 # Digits that refuse, and digits that accept.
 DIGITS, SURE = 30, 1000
@@ -44,8 +44,7 @@ def exact(node: Node) -> fractions.Fraction | None:
   if None in values or sum(map(_digits, values)) > _LARGEST:
     return None
   if op in '+*':
-    return sum(values, fractions.Fraction(0)) if op == '+' else math.prod(
-        values, start=fractions.Fraction(1))
+    return sum(values) if op == '+' else math.prod(values)
   base, other = values[0], values[-1]
   if op == 'neg':
     return -base
@@ -200,8 +199,7 @@ class _Evaluator:
   def root(self, degree: Node, inside: Node) -> Any:
     n, b = exact(degree), self.value(inside)
     if n is None or n.denominator != 1 or not 1 < n < 1000:
-      return self.power(inside, Node('/', (
-          Node('number', (fractions.Fraction(1),)), degree)))
+      return self.power(inside, Node('/', (number(1), degree)))
     if b.contains(0) and small(b):
       return self.of(0)
     is_negative = b.real < 0 and small(b.imag)

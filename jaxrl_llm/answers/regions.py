@@ -8,7 +8,7 @@ import fractions
 from typing import NamedTuple
 
 from jaxrl_llm.answers import evaluate, points
-from jaxrl_llm.answers.grammar import negated, Node
+from jaxrl_llm.answers.grammar import negated, Node, number
 
 INFINITY = Node('infinity', ())
 REALS = Node('name', (r'\mathbb{R}',))
@@ -96,7 +96,7 @@ def _of_relation(node: Node) -> tuple[str, list[Span]] | None:
       left.args[0],)
   if name.op != 'name' or len(shift) > 1 or any(map(evaluate.letters, shift)):
     return None
-  center = negated(shift[0]) if shift else Node('number', (0,))
+  center = negated(shift[0]) if shift else number(0)
   if evaluate.approximate(right) <= 0:
     return None
   low, high = (Node('+', (center, x)) for x in (negated(right), right))

@@ -99,16 +99,14 @@ def name_of(node: Node) -> str:
 
 def named(node: Node) -> tuple[str, Node] | None:
   """Returns the name and the value of an equation such as x = 5."""
-  if node.op != 'relation' or set(node.args[0]) != {'='}:
+  if node.op != 'relation' or node.args[0] != ('=',):
     return None
-  if not (name := name_of(node.args[1][0])):
+  left, value = node.args[1]
+  name = name_of(left)
+  if not name or name in evaluate.letters(value) or (
+      value == Node('word', ('',))):
     return None
-  members = node.args[1][1:]
-  if len(members) > 1 or members[0].op == 'word' and not members[0].args[0]:
-    return None
-  if name in evaluate.letters(members[0]):
-    return None
-  return name, members[0]
+  return name, value
 
 
 def _relation(signs: tuple[str, ...], members: tuple[Node, ...]) -> Node:
@@ -177,16 +175,14 @@ def renamed(node: Any, names: dict[str, Node]) -> Any:
 def form(node: Any) -> str:
   """Returns one text for most values that are equal."""
   if not isinstance(node, Node):
-    return str(node)
+    return ','.join(map(form, node)) if isinstance(node, tuple) else str(node)
   op, args = node
   if op not in grammar.WHOLES and (value := evaluate.exact(node)) is not None:
     return str(value)
-  if op in ('list', 'either', 'both', 'set', 'cup', 'pair'):
-    return ','.join(sorted(map(form, args)))
-  if op == 'values':
-    return ','.join(sorted(map(form, args[1])))
+  if op in ('list', 'either', 'both', 'set', 'cup', 'pair', 'values'):
+    return ','.join(sorted(map(form, args[1] if op == 'values' else args)))
   if op in ('tuple', 'interval'):
-    return args[0][0] + ','.join(map(form, args[1])) + args[0][1]
+    return args[0][0] + form(args[1]) + args[0][1]
   if op == 'quantity':
     return form(args[0]) + ('%' if args[1] == '%' else '')
   if op == 'relation':
@@ -204,16 +200,10 @@ def form(node: Any) -> str:
   if op in ('abs', 'norm'):
     return f'|{form(args[0])}|'
   if op == 'call':
-    return f"{args[0]}({','.join(map(form, args[1]))})"
+    return f'{args[0]}({form(args[1])})'
   if op == 'based':
     return f'{args[0]}_{args[1]}'
-  return f'{op}({_parts(args)})'
-
-
-def _parts(args: Any) -> str:
-  return ','.join(
-      _parts(arg) if isinstance(arg, tuple) and not isinstance(arg, Node)
-      else form(arg) for arg in args)
+  return f'{op}({form(args)})'
 
 
 def _grouped(node: Node) -> str:
