@@ -398,27 +398,20 @@ class _Parser:
   def _union(self) -> Node:
     node = self._sum()
     while self._is(r'\cup', r'\cap', r'\setminus'):
-      sign = self._next().text
-      other = self._sum()
-      if sign != r'\setminus' and node.op == sign[1:]:
-        node = Node(sign[1:], (*node.args, other))
-      elif node.op in ('cup', 'cap', 'setminus') and node.op != sign[1:]:
+      op = self._next().text[1:]
+      if node.op in ('cup', 'cap', 'setminus') and node.op != op:
         raise Unread('unions and intersections without brackets')
-      else:
-        node = Node(sign[1:], (node, other))
+      before = node.args if node.op == op != 'setminus' else (node,)
+      node = Node(op, (*before, self._sum()))
     return node
 
   # Expressions.
 
   def _sum(self) -> Node:
     terms, sign = [], self._sign()
-    while True:
+    while sign or not terms:
       term = self._term()
-      if sign:
-        term = _signed(sign, _scalar(term))
-      terms.append(term)
-      if not self._is('+', '-', r'\pm', r'\mp'):
-        break
+      terms.append(_signed(sign, _scalar(term)) if sign else term)
       sign = self._sign()
     if len(terms) == 1:
       return terms[0]
@@ -653,8 +646,7 @@ class _Parser:
     mantissa, _, power = text.lower().partition('e')
     if len(power) > 8 or len(mantissa) + abs(int(power or 0)) > _LARGEST:
       raise Unread('a long number')
-    value = fractions.Fraction(mantissa.rstrip('.') or '0') * (
-        fractions.Fraction(10) ** int(power or 0))
+    value = fractions.Fraction(text)
     if self._is(r'\bar', r'\dot') and '.' in mantissa and not power:
       self._next()
       again = self._index()
@@ -905,12 +897,10 @@ class _Parser:
       if self._is('&', '\\\\') and name not in _ROWS and (
           not rows[-1] or self._tokens[self._at - 1].text == '&'):
         raise Unread('an empty cell')
-      if self._take('&'):
-        continue
       if self._take('\\\\'):
         rows.append([])
-        continue
-      rows[-1].append(self.answer() if name in _ROWS else self._sum())
+      elif not self._take('&'):
+        rows[-1].append(self.answer() if name in _ROWS else self._sum())
     self._next()
     rows = [row for row in rows if row]
     if name in _ROWS and all(len(r) == 1 for r in rows):

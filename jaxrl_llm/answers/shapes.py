@@ -87,13 +87,10 @@ def _signed(node: Node, plus: str) -> Node:
 def name_of(node: Node) -> str:
   """Returns the name that an equation defines by this side, or ''."""
   op, args = node
-  if op in ('name', 'word', 'call'):
+  is_product = op == '*' and all(part.op == 'name' for part in args)
+  if op in ('name', 'word', 'call') or (
+      op == 'abs' or is_product) and form(node).isupper():  # |AB|, AB
     return form(node)
-  if op == 'abs' and form(node).strip('|').isupper():
-    return form(node)
-  if op == '*' and all(part.op == 'name' for part in args) and (
-      form(node).replace('*', '').isupper()):
-    return form(node)  # the segment AB
   return ''
 
 
@@ -143,7 +140,7 @@ def _in(node: Node, name: str) -> Node:
 def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
   """Returns the interval that bounds of one name stand for, or None."""
   is_falling = set(signs) <= {'>', r'\ge'}
-  if not is_falling and not set(signs) <= {'<', r'\le'} or len(signs) > 2:
+  if not is_falling and not set(signs) <= {'<', r'\le'}:
     return None
   names = [m.op == 'call' or m.op == 'name' and bool(evaluate.letters(m))
            for m in members]
@@ -152,13 +149,12 @@ def _interval(signs: Sequence[str], members: Sequence[Node]) -> Node | None:
   closed = [sign in (r'\le', r'\ge') for sign in signs]
   if is_falling:
     members, closed, names = members[::-1], closed[::-1], names[::-1]
-  name = name_of(members[names.index(True)])
-  if len(members) == 3:
-    low, high = members[0], members[2]
-  elif names[0]:
-    low, high, closed = negated(_INFINITY), members[1], [False, closed[0]]
-  else:
-    low, high, closed = members[0], _INFINITY, [closed[0], False]
+  if names[0]:
+    members, closed = (negated(_INFINITY), *members), [False, *closed]
+  if names[-1]:
+    members, closed = (*members, _INFINITY), [*closed, False]
+  low, middle, high = members
+  name = name_of(middle)
   if any(m.op in grammar.WHOLES - {'quantity'} or name in evaluate.letters(m)
          for m in (low, high)):
     return None

@@ -52,8 +52,6 @@ _UNICODE = {
     for character in characters}
 _SYMBOLS = re.compile('|'.join(map(re.escape, _UNICODE)))
 _SCRIPTS = re.compile('([⁻⁺⁰¹²³⁴-⁹ⁿ]+)|([₀-₉ₙ]+)')
-_DIGITS = str.maketrans('⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ₀₁₂₃₄₅₆₇₈₉ₙ',
-                        '-+0123456789n' '0123456789n')
 _INVISIBLE = re.compile('[\u200b-\u200f\u2060\ufeff]')
 _WIDE = re.compile('[\uff01-\uff5e\U0001d400-\U0001d7ff]+')
 
@@ -187,10 +185,10 @@ def plain_signs(text: str) -> str:
   text = _INVISIBLE.sub('', text)
   text = re.sub(
       r'(?<=[0-9])( ?)[µμ]([msgLFCAVHTWJ])$', r'\1\\mu\\text{\2}', text)
-  text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   text = _SCRIPTS.sub(
       lambda found: ('^{' if found[1] else '_{')
-      + found[0].translate(_DIGITS) + '}', text)
+      + unicodedata.normalize('NFKC', found[0]) + '}', text)
+  text = _SYMBOLS.sub(lambda found: _UNICODE[found[0]], text)
   # Other kinds of white space.
   return re.sub(r'[^\S\n ]', ' ', text)
 
