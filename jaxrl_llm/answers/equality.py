@@ -138,9 +138,12 @@ class Comparison:
       ratio, other = (a, b) if a.op == 'ratio' else (b, a)
       return len(ratio.args) == 2 and other.op not in grammar.WHOLES and (
           self._expressions(Node('/', ratio.args), other))
-    return len(a.args) == len(b.args) and all(
-        self._expressions(Node('*', (x, b.args[0])), Node('*', (y, a.args[0])))
-        for x, y in zip(a.args[1:], b.args[1:]))
+    pairs = [*zip(a.args, b.args)]
+    return len(a.args) == len(b.args) and all(  # 0:0 is no 1:2
+        self._expressions(x, number(0)) == self._expressions(y, number(0))
+        for x, y in pairs) and all(
+            self._expressions(Node('*', (u, y)), Node('*', (v, x)))
+            for (x, y), (u, v) in itertools.combinations(pairs, 2))
 
   # Quantities and expressions.
 

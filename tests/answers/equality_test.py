@@ -132,6 +132,7 @@ FALSE = [
     (r'z=(1+i)k,k\in\mathbb{Z}', r'z=(1-i)k,k\in\mathbb{Z}'),
     (r'x=\arg(k)\pi,k\in\mathbb{Z}', r'x=k\pi,k\in\mathbb{Z}'),
     ('(1,2)', r'(x>1)\cap(y<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap[2,7]'),
+    ('1:2', '0:0'), ('1:2:3', '0:0:0'), ('0:1:2', '0:5:7'), ('a:b', '0:0'),
 ]
 
 
@@ -216,7 +217,7 @@ RESPELLED = [
     ('(1,2)', r'(x>1)\cap(x<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap(2,7)'),
     (r'\$5\text{ million}', r'5\text{ million dollars}'),
     (r'5\text{ million dollars}', r'\$5,000,000'),
-    ('|f(2|x|)|', '|f(|x|+|x|)|'),
+    ('|f(2|x|)|', '|f(|x|+|x|)|'), ('0:1:2', '0:2:4'), ('a:b:0', '2a:2b:0'),
 ]
 
 
