@@ -124,8 +124,7 @@ class Comparison:
       if a.args[1] == 'p' and not b.args[1]:
         hour, _, rest = a.args[0].partition(':')
         return b.args[0] == f'{int(hour) % 12 + 12}:{rest}'
-      return a.args[0] == b.args[0] and (
-          not a.args[1] or a.args[1] == b.args[1])
+      return a.args[0] == b.args[0] and a.args[1] in ('', b.args[1])
     if 'time' in (a.op, b.op) and 'word' not in (a.op, b.op):
       a, b = map(_ratio, (a, b))
       return 'time' not in (a.op, b.op) and self._ratios(a, b)
@@ -311,14 +310,12 @@ def _bound(node: Node) -> Node:
   """Returns the relation that an interval with one end was read from."""
   if node.op != 'interval' or not node.args[2]:
     return node
-  brackets, (low, high), name = node.args
-  name = Node('name', (name,))
+  (left, right), (low, high), text = node.args
+  name = Node('name', (text,))
   if high == regions.INFINITY:
-    return Node('relation', (
-        (r'\le' if brackets[0] == '[' else '<',), (low, name)))
+    return Node('relation', ((r'\le' if left == '[' else '<',), (low, name)))
   if low == negated(regions.INFINITY):
-    return Node('relation', (
-        (r'\le' if brackets[1] == ']' else '<',), (name, high)))
+    return Node('relation', ((r'\le' if right == ']' else '<',), (name, high)))
   return node
 
 
@@ -391,9 +388,8 @@ def _are_indexed(node: Node) -> bool:
 
 def _names(node: Node) -> bool:
   """Tells whether a list has equations of different names."""
-  return node.op == 'list' and len(node.args) > 1 and all(
-      named(i) for i in node.args) and len(
-          {named(i)[0] for i in node.args}) > 1
+  return node.op == 'list' and all(map(named, node.args)) and (
+      len({named(item)[0] for item in node.args}) > 1)
 
 
 _PARAMETER = '#k'

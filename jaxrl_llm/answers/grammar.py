@@ -313,19 +313,17 @@ class _Parser:
     """Reads words, or an expression or set with its unit."""
     if words := self._words():
       return words
-    start = self._at
-    sign = self._take('-', '+')
-    money = units.CURRENCIES.get(self._peek().text)
+    ahead = 1 if self._is('-', '+') else 0
+    money = units.CURRENCIES.get(self._peek(ahead).text)
+    sign = self._take('-', '+') if money else ''
     if money:
       self._next()
       node = self._sum()
       unit, scale = self._unit() or (money, 1)
       unit = money if unit in ('', '?', money) else f'{money} {unit}'
     else:
-      self._at = start
       node = self._stacked(self._union())
       unit, scale = self._unit() or ('', 1)
-      sign = ''
     if scale != 1:
       node = Node('*', (number(scale), _scalar(node)))
     if node.op == 'degree' and unit in ('C', 'F'):

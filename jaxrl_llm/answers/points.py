@@ -35,11 +35,11 @@ _NEAR = [fractions.Fraction(sign * x, 997) for sign in (1, -1) for x in (
 Point = dict[str, Any]
 
 
-def _kinds(nodes: Sequence[Node]) -> set[str]:
+def _kinds(nodes: tuple[Node, ...]) -> set[str]:
   """Returns the ops of expressions and the names of their functions."""
   return {n.args[0] if n.op in ('function', 'accent') else n.op
-          for n in parts(tuple(nodes))} | (
-              {'root'} if any(map(_is_root, parts(tuple(nodes)))) else set())
+          for n in parts(nodes)} | (
+              {'root'} if any(map(_is_root, parts(nodes))) else set())
 
 
 def _size(*nodes: Node) -> int:
@@ -79,9 +79,9 @@ def _usual(names: Sequence[str]) -> Iterator[Point]:
       yield {name: drawn(f'{name} {i} positive', .11, 3.9) for name in names}
 
 
-def _insides(nodes: Sequence[Node]) -> Iterator[Node]:
+def _insides(nodes: tuple[Node, ...]) -> Iterator[Node]:
   """Yields expressions that are zero where a root or modulus bends or ends."""
-  for node in reversed([*parts(tuple(nodes))]):  # inner ones first
+  for node in reversed([*parts(nodes)]):  # inner ones first
     op, args = node
     name = args[0] if op == 'function' else op
     if name in ('abs', 'norm'):
@@ -100,7 +100,7 @@ def _insides(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def _near_bends(
-    names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
+    names: Sequence[str], nodes: tuple[Node, ...]) -> Iterator[Point]:
   """Yields points on all sides of where expressions bend."""
   insides = dict.fromkeys(i for i in _insides(nodes) if letters(i))
   if 300 * len(names) * sum(map(_size, insides)) > _WORK:
@@ -111,7 +111,7 @@ def _near_bends(
       bends: list[float] = []
       for inside in insides:
         if name in letters(inside):
-          sizes = _numbers([inside])
+          sizes = _numbers((inside,))
           bends += _bends(inside, name, base, [
               *bends[-_MOST_BENDS:], *sizes, *(-size for size in sizes)])
       line = _beside(sorted({*bends})[:_MOST_BENDS])
@@ -176,9 +176,9 @@ def _side(value: float | None) -> int:
 
 
 def _near_steps(
-    names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
+    names: Sequence[str], nodes: tuple[Node, ...]) -> Iterator[Point]:
   """Yields integers about the numbers of the expressions, such as moduli."""
-  numbers = sorted({abs(int(n.args[0])) for n in parts(tuple(nodes))
+  numbers = sorted({abs(int(n.args[0])) for n in parts(nodes)
                     if n.op == 'number' and 9 < abs(n.args[0]) < 10**9})[:8]
   near = [i for c in numbers for i in (c // 2, c - 1, c, c + 1, 2 * c + c // 3)]
   for i, at in enumerate(near):
@@ -188,7 +188,7 @@ def _near_steps(
 
 
 def _near_numbers(
-    names: Sequence[str], nodes: Sequence[Node]) -> Iterator[Point]:
+    names: Sequence[str], nodes: tuple[Node, ...]) -> Iterator[Point]:
   """Yields points near and between the numbers of the expressions."""
   numbers = sorted({x for n in _numbers(nodes) for x in (n, 1 - n % 1)})[-6:]
   near = _beside(sorted({sign * n for n in (0, *numbers) for sign in (1, -1)}))
@@ -197,9 +197,9 @@ def _near_numbers(
         f'{name} {i} near', 0, len(near)))] for name in names}
 
 
-def _numbers(nodes: Sequence[Node]) -> set[float]:
+def _numbers(nodes: tuple[Node, ...]) -> set[float]:
   """Returns the sizes of the numbers of expressions."""
-  found = (exact(n) for n in parts(tuple(nodes)) if not letters(n))
+  found = (exact(n) for n in parts(nodes) if not letters(n))
   return {float(abs(x)) for x in found if x is not None and abs(x) < 10**15}
 
 
@@ -213,7 +213,7 @@ def integer_points(names: Sequence[str], count: int) -> Iterator[Point]:
 
 
 def _point_sets(
-    names: Sequence[str], nodes: Sequence[Node], kinds: set[str],
+    names: Sequence[str], nodes: tuple[Node, ...], kinds: set[str],
     is_complex: bool) -> Iterator[Iterable[Point]]:
   """Yields sets of points; later ones are tried if the earlier say too little.
   """

@@ -170,7 +170,6 @@ _TOKEN = re.compile(r'''
     (?P<space>[\s~]+) | (?P<sign><=|>=|\*\*|:=|==|.)''',
                     re.VERBOSE | re.DOTALL)
 _LINE = re.compile(r'\\\\\s*(?:\[\s*-?[0-9.]+\s*(?:pt|e[mx]|[cm]m)\s*\])?')
-_MATH_WORDS = re.compile(r'[a-zA-Z]{2,}')
 
 
 class Unread(ValueError):
@@ -343,7 +342,7 @@ def _styled(
     return [*_tokens(comma_free(amount[1])), Token('text', amount[2])]
   if is_text and re.fullmatch(r'degrees?', content):
     return [Token('sign', '^', spaced), Token('sign', r'\circ')]
-  if _MATH_WORDS.search(re.sub(r'\\[a-zA-Z]+', '', content)) and (
+  if re.search('[a-zA-Z]{2}', re.sub(r'\\[a-zA-Z]+', '', content)) and (
       is_text or not re.search(r'[\\_^={}]', content)):
     if not is_text and re.fullmatch('[a-zA-Z]{2,3}', content):
       return [Token('letters', content, spaced)]

@@ -92,7 +92,7 @@ _NOT_THINGS = frozenset(
     'none never half third quarter even odd base nonsense where when with to '
     'more fewer remainder always unless except'.split())
 _THINGS = frozenset('sheep fish mice deer people children geese feet'.split())
-_PARTS = re.compile('(?:ths|illions)$')  # twelfths, quintillions
+_NO_PLURAL = re.compile('(?:ths|illions|ss)$')  # twelfths, quintillions, less
 
 
 def read(
@@ -161,8 +161,7 @@ def _is_thing(words: Sequence[str]) -> bool:
     return False
   return len(words) <= 3 and (
       last in _THINGS or len(last) > 2 and last in _LOW or bool(
-          re.fullmatch('[a-z]{2,}s', last) and not _PARTS.search(last)
-          and not last.endswith('ss')))
+          re.fullmatch('[a-z]{2,}s', last) and not _NO_PLURAL.search(last)))
 
 
 def _unit(text: str) -> str | None:
@@ -204,15 +203,15 @@ NUMBERS = {word: i for i, word in enumerate(
     .split())}
 _COUNTS = frozenset([*tokens.FUNCTIONS, *SCALES, *NUMBERS, *(
     'pi opposite lakh crore double triple inverse mod').split()]) - {'zero'}
-_SAME = {
-    'no solutions': 'no solution', 'there is no solution': 'no solution',
-    'there are no solutions': 'no solution', 'dne': 'does not exist',
-    'no real solutions': 'no solution', 'not exist': 'does not exist',
-    'doesnt exist': 'does not exist', 'all reals': 'all real numbers',
-    'real numbers': 'all real numbers', 'empty set': 'no solution',
-    'every real number': 'all real numbers', 'none': 'no solution',
-    'limit does not exist': 'does not exist', 'undefined': 'does not exist',
-    'positive infinity': 'infinity', 'no real solution': 'no solution'}
+_SAME = {other: meant for meant, others in {
+    'no solution': [
+        'no solutions', 'there is no solution', 'there are no solutions',
+        'no real solution', 'no real solutions', 'empty set', 'none'],
+    'does not exist': [
+        'dne', 'not exist', 'doesnt exist', 'limit does not exist',
+        'undefined'],
+    'all real numbers': ['all reals', 'real numbers', 'every real number'],
+    'infinity': ['positive infinity']}.items() for other in others}
 _MEANT = {'infinity': ('infinity',), 'no solution': ('set',),
           'all real numbers': ('name', r'\mathbb{R}')}
 _TIME = re.compile(
@@ -299,16 +298,16 @@ def _date(low: str) -> str | None:
 
 def _prose(text: str, plain: str, node: Callable[..., Any]) -> Any | None:
   """Reads words alone; letters in a row may be a product."""
-  in_text = re.sub(r'\s', '', _TEXT.sub('', text)) == ''
+  in_text = not _TEXT.sub('', text).strip()
   if re.search(r'[\\{}=<>+*/^_()0-9]', plain) or not re.search(
       '[a-zA-Z]{2}', plain):
     return None
   runs = re.findall('[a-zA-Z]+', plain)
   if not in_text and not is_word(plain) and not (
       len(runs) == 1 and len(runs[0]) > 4
-      or len(runs) > 1 and sum(len(run) > 2 for run in runs) > 1):
+      or sum(len(run) > 2 for run in runs) > 1):
     return None
-  if len(runs) == 1 and plain.lower() in tokens.FUNCTIONS | {'pi'}:
+  if plain.lower() in tokens.FUNCTIONS | {'pi'}:
     return None
   if plain.lower() in NUMBERS:
     return node('number', (NUMBERS[plain.lower()],))
