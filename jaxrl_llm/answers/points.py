@@ -37,9 +37,9 @@ Point = dict[str, Any]
 
 def _kinds(nodes: tuple[Node, ...]) -> set[str]:
   """Returns the ops of expressions and the names of their functions."""
-  return {n.args[0] if n.op in ('function', 'accent') else n.op
-          for n in parts(nodes)} | (
-              {'root'} if any(map(_is_root, parts(nodes))) else set())
+  kinds = {n.args[0] if n.op in ('function', 'accent') else n.op
+           for n in parts(nodes)}
+  return kinds | ({'root'} if any(map(_is_root, parts(nodes))) else set())
 
 
 def _size(*nodes: Node) -> int:

@@ -166,10 +166,10 @@ _TOKEN = re.compile(r'''
       (?![0-9])|[0-9]+)(?:\.(?![0-9.]*\.)[0-9]*)?
       (?:[eE][-+]?[0-9]+(?![0-9A-Za-z_.]))?|
       \.[0-9]+(?:[eE][-+]?[0-9]+(?![0-9A-Za-z_.]))?) |
+    (?P<line>\\\\\s*(?:\[\s*-?[0-9.]+\s*(?:pt|e[mx]|[cm]m)\s*\])?) |
     (?P<letters>[a-zA-Z]+) | (?P<command>\\(?:[a-zA-Z]+\*?|.)) |
     (?P<space>[\s~]+) | (?P<sign><=|>=|\*\*|:=|==|.)''',
                     re.VERBOSE | re.DOTALL)
-_LINE = re.compile(r'\\\\\s*(?:\[\s*-?[0-9.]+\s*(?:pt|e[mx]|[cm]m)\s*\])?')
 
 
 class Unread(ValueError):
@@ -254,10 +254,6 @@ def tokens(text: str) -> tuple[Token, ...]:
 def _tokens(text: str) -> list[Token]:
   found, spaced, at = [], False, 0
   while at < len(text):
-    if line := _LINE.match(text, at):
-      found.append(Token('sign', r'\\', spaced))
-      at, spaced = line.end(), False
-      continue
     match = _TOKEN.match(text, at)
     at, kind, piece = match.end(), match.lastgroup, match[0]
     if kind == 'space' or piece == '\\ ':
@@ -273,7 +269,8 @@ def _tokens(text: str) -> list[Token]:
     elif kind == 'letters':
       found += _letters(piece, spaced)
     else:
-      found.append(Token('sign', _SAME.get(piece, piece), spaced))
+      sign = r'\\' if kind == 'line' else _SAME.get(piece, piece)
+      found.append(Token('sign', sign, spaced))
     spaced = False
   return found
 
