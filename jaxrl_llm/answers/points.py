@@ -28,6 +28,8 @@ _WIDE = (7, 23, 61, 260, 2700, 71_000)  # sizes of points far from 0
 _GRID = sorted(
     [0.0, *(sign * 1.5**i / 8 for i in range(40) for sign in (1, -1))])
 _BISECTIONS, _MOST_BENDS = 40, 12
+# Integers at which p + q k is seen to be linear: |k| and k + [k/10] are not.
+_ON_LINE = (0, 1, 2, -3, 11, -97, 1013, -100_003)
 _WORK = 500_000  # nodes that a comparison may visit
 _NEAR = [fractions.Fraction(sign * x, 997) for sign in (1, -1) for x in (
     1, 29, 87, 387, 1709, 5303, 21_011, 90_007, 500_009)]
@@ -340,12 +342,12 @@ def same_steps(a: Node, b: Node, name: str) -> bool:
   try:
     with flint.ctx.workdps(evaluate.SURE):
       (p, *x), (r, *y) = (
-          [evaluate.value(node, {name: k}, is_complex) for k in range(4)]
+          [evaluate.value(node, {name: k}, is_complex) for k in _ON_LINE]
           for node in (a, b))
       q, s = x[0] - p, y[0] - r
-      is_line = all((first + (k + 1) * step - found).contains(0)
+      is_line = all((first + k * step - found).contains(0)
                     for first, step, rest in ((p, q, x), (r, s, y))
-                    for k, found in enumerate(rest))
+                    for k, found in zip(_ON_LINE[1:], rest))
       return is_line and not q.contains(0) and (
           q * q - s * s).contains(0) and (
               ((p - r) / q).unique_fmpz() is not None)

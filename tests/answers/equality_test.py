@@ -133,6 +133,10 @@ FALSE = [
     (r'x=\arg(k)\pi,k\in\mathbb{Z}', r'x=k\pi,k\in\mathbb{Z}'),
     ('(1,2)', r'(x>1)\cap(y<2)'), ('(2,5)', r'(0,5)\cap(1,6)\cap[2,7]'),
     ('1:2', '0:0'), ('1:2:3', '0:0:0'), ('0:1:2', '0:5:7'), ('a:b', '0:0'),
+    (r'x=k\pi,k\in\mathbb{Z}', r'x=|k|\pi,k\in\mathbb{Z}'),
+    (r'x=k\pi,k\in\mathbb{Z}', r'x=k\pi+k(k-1)(k-2)(k-3)\pi,k\in\mathbb{Z}'),
+    (r'x=k\pi,k\in\mathbb{Z}',
+     r'x=k\pi+\lfloor\frac{k}{10}\rfloor\pi,k\in\mathbb{Z}'),
 ]
 
 
