@@ -22,25 +22,6 @@ _BEGIN = 1 << 16
 _HEAD = 8  # bytes that hold the length of a message
 
 
-def difference(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], number: int, when: str,
-) -> str:
-  """Returns a sentence about the first difference to process 0, or ''.
-
-  Args:
-    ours: name to a JSON value, in process 0.
-    theirs: the same in another process.
-    number: of that process.
-    when: such as 'after step 7'.
-  """
-  for name in {**ours, **theirs}:
-    if ours.get(name) != theirs.get(name):
-      return (f'{name} differs {when}: it is {_short(ours.get(name))} in '
-              f'process 0 and {_short(theirs.get(name))} in process {number}. '
-              'Start all processes with the same config, files and versions.')
-  return ''
-
-
 def _fitting(length: int) -> int:
   """Returns the least size that holds a message; the largest if none does."""
   return next((size for size in _SIZES if size >= length), _SIZES[-1])
@@ -81,7 +62,8 @@ class Channel:
       raise Stopped('Stopped; the same command goes on where it stopped.')
 
   def gather(self, value: Any = None) -> list[Any]:
-    """Returns the value of each process: numbers, texts, lists of them."""
+    """Returns the value of each process: numbers, texts, arrays, lists of them.
+    """
     if self.count == 1:
       self.stopping |= self._asked.is_set()
       return [value]
@@ -91,9 +73,7 @@ class Channel:
     return [*values]
 
   def gather_bytes(self, sent: bytes) -> list[bytes]:
-    """Returns the message of each process."""
-    if self.count == 1:
-      return [sent]
+    """Returns the message of each of several processes."""
     message, size = len(sent).to_bytes(_HEAD, 'little') + sent, self._size
     beginnings = self._exchange(message[:size], size)
     lengths = [
@@ -124,19 +104,21 @@ class Channel:
     """Compares values between processes, and spreads requests to stop.
 
     Args:
-      named: name to a value, as for `gather`.
+      named: name to a JSON value.
       when: for the error, such as 'after step 7'.
 
     Raises:
       ValueError: a process has another value than the first one.
     """
-    if self.count == 1:
-      self.gather()
-      return
     ours, *others = self.gather(dict(named))
     for number, theirs in enumerate(others, 1):
-      if said := difference(ours, theirs, number, when):
-        raise ValueError(said)
+      for name in {**ours, **theirs}:
+        first, other = ours.get(name), theirs.get(name)
+        if first != other:
+          raise ValueError(
+              f'{name} differs {when}: it is {_short(first)} in process 0 and '
+              f'{_short(other)} in process {number}. Start all processes with '
+              'the same config, files and versions.')
 
 
 @functools.cache

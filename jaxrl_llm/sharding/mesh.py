@@ -5,7 +5,7 @@ from typing import Mapping, Sequence
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXES = ('data', 'fsdp', 'tensor')
@@ -86,16 +86,13 @@ def make_mesh(
           'to another.')
     inside = {**first, across: first[across] // slices}
     between = {**dict.fromkeys(AXES, 1), across: slices}
-    mesh = Mesh(
-        mesh_utils.create_hybrid_device_mesh(
-            tuple(inside.values()), tuple(between.values()), devices,
-            allow_split_physical_axes=True), AXES,
-        axis_types=(AxisType.Auto,) * 3)
+    arranged = mesh_utils.create_hybrid_device_mesh(
+        tuple(inside.values()), tuple(between.values()), devices,
+        allow_split_physical_axes=True)
   else:
-    mesh = jax.make_mesh(
-        tuple(first.values()), AXES, axis_types=(AxisType.Auto,) * 3,
-        devices=devices)
-  return _of_sizes(mesh, sizes)
+    arranged = jax.make_mesh(
+        tuple(first.values()), AXES, devices=devices).devices
+  return Mesh(arranged.reshape(*sizes.values()), AXES)
 
 
 def learner_mesh(mesh: Mesh, tensor: int | None) -> Mesh:
@@ -115,7 +112,10 @@ def learner_mesh(mesh: Mesh, tensor: int | None) -> Mesh:
   Raises:
     ValueError: `tensor` does not divide that of `mesh`.
   """
-  return _of_sizes(mesh, _learner_sizes(mesh.shape, tensor))
+  sizes = _learner_sizes(mesh.shape, tensor)
+  if sizes == mesh.shape:
+    return mesh
+  return Mesh(mesh.devices.reshape(*sizes.values()), AXES)
 
 
 def _learner_sizes(
@@ -129,15 +129,6 @@ def _learner_sizes(
         f'mesh.learner_tensor={tensor} does not divide mesh.tensor={whole}: '
         'use a divisor of it, such as 1, or none for the same mesh.')
   return {**sizes, 'fsdp': sizes['fsdp'] * whole // tensor, 'tensor': tensor}
-
-
-def _of_sizes(mesh: Mesh, sizes: Mapping[str, int]) -> Mesh:
-  """Returns a mesh of other sizes with the same devices in the same order."""
-  if {**mesh.shape} == {**sizes}:
-    return mesh
-  return Mesh(
-      mesh.devices.reshape([sizes[axis] for axis in AXES]), AXES,
-      axis_types=mesh.axis_types)
 
 
 def _slices(devices: Sequence[jax.Device]) -> int:

@@ -74,9 +74,6 @@ class Processes(NamedTuple):
     Returns:
       R values, and the extra value of each home.
     """
-    if self.channel.count == 1:
-      self.channel.gather()
-      return [*mine], [extra]
     sent = self.channel.gather([[*mine], extra] if self.leads else None)
     of_homes = [sent[lead] for lead in self.homes.leads]
     each = [iter(rows) for rows, _ in of_homes]
@@ -109,16 +106,14 @@ class Processes(NamedTuple):
       return rows
     at = self._home_at(len(rows))
     home = np.where(rows >= 0, self.home_of(shard[rows]), -1)
-    out, used = np.full_like(rows, -1), np.zeros(len(rows), bool)
-    free = np.ones(len(rows), bool)
+    taken = np.full(len(rows), -1)  # by each place, the index of its row
     for number in range(len(self.homes.leads)):
       ours, places = np.flatnonzero(home == number), np.flatnonzero(
           at == number)
       count = min(len(ours), len(places))
-      out[places[:count]] = rows[ours[:count]]
-      used[ours[:count]], free[places[:count]] = True, False
-    out[free] = rows[~used]
-    return out
+      taken[places[:count]] = ours[:count]
+    taken[taken < 0] = np.setdiff1d(np.arange(len(rows)), taken)
+    return rows[taken]
 
   def surplus(self, placed: np.ndarray, shard: np.ndarray) -> np.ndarray:
     """Returns the rows of a placed batch that are used away from their home."""
@@ -137,18 +132,14 @@ class Processes(NamedTuple):
     if self.channel.count == 1 or not len(rows):
       return
     leaves, home = jax.tree.leaves(tree), self.home_of(shard[rows])
-    sent = rows[home == self.home] if self.leads else rows[:0]
-    sent_by = self.channel.gather_bytes(
-        b''.join(leaf[sent].tobytes() for leaf in leaves))
+    mine = rows[home == self.home]
+    sent = self.channel.gather(
+        [leaf[mine] for leaf in leaves] if self.leads else None)
     for number, lead in enumerate(self.homes.leads):
-      theirs, start = rows[home == number], 0
-      for leaf in leaves:
-        count = len(theirs) * leaf[:1].nbytes
-        if number != self.home:
-          leaf[theirs] = np.frombuffer(
-              sent_by[lead], leaf.dtype, count // leaf.itemsize, start).reshape(
-                  len(theirs), *leaf.shape[1:])
-        start += count
+      if number != self.home:
+        theirs = rows[home == number]
+        for leaf, values in zip(leaves, sent[lead]):
+          leaf[theirs] = values
 
   def shard_rows(self, batch: Any, rows: int) -> Any:
     """Puts a batch on the learner's devices, its rows split over them.
@@ -163,9 +154,8 @@ class Processes(NamedTuple):
 
     def placed(local):
       def piece(index):
-        start = np.searchsorted(mine, index[0].start or 0)
-        stop = rows if index[0].stop is None else index[0].stop
-        return local[start:start + stop - (index[0].start or 0)]
+        start, stop, _ = index[0].indices(rows)
+        return local[np.searchsorted(mine, start):np.searchsorted(mine, stop)]
 
       return _array((rows, *local.shape[1:]), layout, piece)
 

@@ -12,6 +12,7 @@ Embedding and unembedding have a scale for each row.
 import re
 from typing import Any, Callable, NamedTuple, Sequence
 
+from flax import traverse_util
 import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -60,22 +61,6 @@ class _Weight(NamedTuple):
   layouts: tuple[NamedSharding, ...]
   stays: bool
 
-  @property
-  def result(self) -> jax.ShapeDtypeStruct:
-    """Shape, type and layout of the result."""
-    return jax.ShapeDtypeStruct(
-        self.abstract.shape, self.dtype, sharding=self.layouts[-1])
-
-  @property
-  def stacked(self) -> bool:
-    """Whether the leading axis is that of the layers."""
-    return bool(re.search(r'\blayers/', self.path))
-
-  @property
-  def moved(self) -> bool:
-    """Whether the program changes it."""
-    return self.abstract.dtype != self.dtype or not self.stays
-
 
 def to_sampling(
     shapes: Any,
@@ -108,8 +93,9 @@ def to_sampling(
       shapes, mesh, learner, train_rules, dtype, kind)
   # The others are no arguments: a program would copy them unless they were
   # donated, and the caller keeps its parameters.
-  moved = [weight for weight in weights if weight.moved]
-  places = [i for i, weight in enumerate(weights) if weight.moved]
+  places = [i for i, weight in enumerate(weights)
+            if weight.abstract.dtype != weight.dtype or not weight.stays]
+  moved = [weights[i] for i in places]
   abstract = [weight.abstract for weight in moved]
 
   def cast(leaves):
@@ -132,7 +118,9 @@ def to_sampling(
     return _with_scales(tree.unflatten(leaves), scales)
 
   result = jax.tree.structure(shapes).unflatten(
-      [weight.result for weight in weights])
+      jax.ShapeDtypeStruct(
+          weight.abstract.shape, weight.dtype, sharding=weight.layouts[-1])
+      for weight in weights)
   return Resharder(
       apply, lambda: program.lower(abstract), _with_scales(result, scales))
 
@@ -182,11 +170,12 @@ def _cast(weight: _Weight, x: jax.Array) -> tuple[jax.Array, Any]:
 
   # Stacked weights go one layer at a time, because XLA keeps a copy of each
   # gathered array.
+  stacked = re.search(r'\blayers/', weight.path)
   if weight.axis:
-    if not weight.stacked:
+    if not stacked:
       return quantised(x)
     return jax.lax.map(lambda layer: quantised(layer, 1), x)
-  if weight.stays or not weight.stacked:
+  if weight.stays or not stacked:
     # `out_shardings` gives the last layout.
     return _laid_out(x.astype(weight.dtype), weight.layouts[:-1]), None
   return jax.lax.map(
@@ -196,12 +185,5 @@ def _cast(weight: _Weight, x: jax.Array) -> tuple[jax.Array, Any]:
 
 def _with_scales(params: Any, scales: dict[str, Any]) -> Any:
   """Returns the tree with scales, named by their paths, in its dictionaries."""
-  for path, scale in scales.items():
-    *parents, name = path.split('/')
-    params = {**params}
-    into = params
-    for parent in parents:
-      into[parent] = {**into[parent]}
-      into = into[parent]
-    into[name] = scale
-  return params
+  flat = traverse_util.flatten_dict(params, sep='/')
+  return traverse_util.unflatten_dict(flat | scales, sep='/')

@@ -17,6 +17,7 @@ beat every second. A connection that closes without a goodbye means a killed
 process; no beat means a stopped one, or a broken network.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -64,10 +65,9 @@ class _Peer:
       return False  # a stranger, such as a scan of ports
 
   def send(self, **message: Any) -> None:
-    try:
+    # Where the connection is closed, its reader notices.
+    with contextlib.suppress(OSError):
       self.connection.sendall(json.dumps(message).encode() + b'\n')
-    except OSError:
-      pass  # Its reader notices that the connection is closed.
 
   def read(self) -> list[dict[str, Any]] | None:
     """Returns messages that have arrived; None once it is closed."""
@@ -99,11 +99,9 @@ def listen(port: int = 0) -> tuple[socket.socket, list[str], int]:
       dualstack_ipv6=both)
   names = [socket.gethostname()]
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-    try:
+    with contextlib.suppress(OSError):
       probe.connect(('192.0.2.1', 9))  # sends nothing, but chooses a route
       names.append(probe.getsockname()[0])
-    except OSError:
-      pass
   return server, [*names, '127.0.0.1'], server.getsockname()[1]
 
 
@@ -268,8 +266,6 @@ def end_now(sentence: str, code: int = 1) -> None:
 def leave(code: int) -> None:
   """Flushes the output and ends the process, without waiting for others."""
   for stream in (sys.stdout, sys.stderr):
-    try:
+    with contextlib.suppress(OSError, ValueError):
       stream.flush()
-    except (OSError, ValueError):
-      pass
   os._exit(code)
