@@ -93,20 +93,15 @@ class Lock:
     """Takes the lock; returns the host of the run that has it, or ''."""
     seen, taken_over = None, False
     while True:
-      try:
+      with contextlib.suppress(FileExistsError):
         self._files.pipe_file(self._path, self._content(), mode='create')
-      except FileExistsError:
-        pass
-      else:
-        if not taken_over:
-          return ''
-        time.sleep(1)  # Another run may have removed the lock at this moment.
-        if (self._read()[0] or {}).get('id') == self._own['id']:
-          return ''
-        continue
+        if taken_over:  # Another run may have removed the lock at this moment.
+          time.sleep(1)
       found, written = self._read()
       if found is None:
         continue
+      if found['id'] == self._own['id']:
+        return ''
       age = time.time() + self._ahead - written
       if age > _STALE or _ended(found):
         with contextlib.suppress(FileNotFoundError):

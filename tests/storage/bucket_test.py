@@ -220,6 +220,26 @@ def test_a_lock_that_is_not_ours_ends_with_time(monkeypatch, caplog):
   assert lock.lost
 
 
+def test_a_lock_whose_answer_was_lost_is_taken_at_once(monkeypatch, caplog):
+  """The client asks for it again, and finds the object of its first try."""
+  folder, files, tried = 'gs://bucket/lost', paths.files(), []
+  write = files.pipe_file
+
+  def lost(path, content, mode='overwrite'):
+    write(path, content, mode=mode)
+    if mode == 'create' and not tried:
+      tried.append(path)
+      raise FileExistsError(path)
+
+  monkeypatch.setattr(files, 'pipe_file', lost)
+  monkeypatch.setattr(bucket, '_STALE', 3.0)
+  lock = bucket.Lock(folder)
+  lock.beat()
+  assert tried and not lock.lost and 'waiting' not in caplog.text
+  lock.release()
+  assert not paths.sizes(folder)
+
+
 def test_the_lock_is_written_during_a_slow_copy(monkeypatch):
   monkeypatch.setattr(bucket, '_BEAT', 0.02)
   monkeypatch.setattr(bucket, '_COPY', 0.02)
