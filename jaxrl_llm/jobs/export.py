@@ -4,10 +4,8 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
-import tempfile
 from typing import Any, Callable, Iterator
 
 from absl import logging
@@ -110,7 +108,6 @@ def export(
       tokeniser is not of a kind that GGUF files have.
     OSError: the folder cannot be written to, or its bucket does not answer.
   """
-  bucket = paths.in_bucket(out)
   paths.reachable(out)
   with paths.explained(out):
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
@@ -127,19 +124,12 @@ def export(
   write = (_gguf if form == 'gguf' else _safetensors)(config, model, origin)
   compiled.start(config.compilation_cache)
   params, _, step = parameters(config, which, player)
-  with (contextlib.nullcontext() if bucket else _parents(out),
-        tempfile.TemporaryDirectory(
-            dir=None if bucket else out.parent,
-            ignore_cleanup_errors=True) as folder):
-    part = pathlib.Path(folder, out.name)
+  with (contextlib.nullcontext() if paths.in_bucket(out) else _parents(out),
+        paths.new_path(out) as part):
     part.mkdir()
     write(part, params)
     paths.write_whole(
         part / 'README.md', hub.card(config, which, step, player, form))
-    if bucket:
-      paths.upload(part, out)
-    else:
-      os.replace(part, out)
   return step
 
 

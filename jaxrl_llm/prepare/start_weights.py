@@ -213,7 +213,7 @@ def save(path: paths.Path, params: Any, channel: Any = None) -> None:
   if channel is not None and not channel.first:
     return
   try:
-    with paths.new_file(path) as file:
+    with paths.new_path(path) as file:
       save_file(dict(zip(_names(params), leaves)), file,
                 metadata={'crc32': _checksum(leaves)})
   except (OSError, SafetensorError) as error:

@@ -196,8 +196,9 @@ def local(path: Text) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[pathlib.Path]:
-  """Gives a file on disk to write, which becomes `path` at the end.
+def new_path(path: Path) -> Iterator[pathlib.Path]:
+  """Gives a place on disk for a file or a folder, which becomes `path` at the
+  end.
 
   Raises:
     OSError: it cannot be written.
@@ -206,13 +207,14 @@ def new_file(path: Path) -> Iterator[pathlib.Path]:
   if not bucket:
     path.parent.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(
-      dir=None if bucket else path.parent) as folder:
-    file = pathlib.Path(folder, path.name)
-    yield file
+      dir=None if bucket else path.parent,
+      ignore_cleanup_errors=True) as folder:
+    part = pathlib.Path(folder, path.name)
+    yield part
     if bucket:
-      upload(file, path)
+      upload(part, path)
     else:
-      os.replace(file, path)
+      os.replace(part, path)
 
 
 @functools.cache
