@@ -22,7 +22,7 @@ def solve(
     parts: build.Parts, params: Any, problems: Sequence[tasks.Problem], *,
     samples: int, sampling: SamplingParams, step: int = 0,
     phase: phases.Phase | None = None,
-) -> tuple[np.ndarray, list[list[str]], dict[str, np.ndarray]]:
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
   """Samples and verifies responses to problems.
 
   Args:
@@ -35,11 +35,11 @@ def solve(
     phase: counts the responses.
 
   Returns:
-    [P, N] float rewards, NaN where verification failed; [P][N] answers; and the
-    rewards [P, N] of each of several functions, by its name.
+    [P, N] float rewards, NaN where verification failed; [P, N] answers, texts;
+    and the rewards [P, N] of each of several functions, by its name.
   """
   score = np.zeros((len(problems), samples))
-  answers = [[''] * samples for _ in problems]
+  answers = np.full(score.shape, '', object)
   rewards = collections.defaultdict(lambda: np.full(score.shape, np.nan))
   for call in responses.draw(
       parts, responses.ResponseSource(params, sampling, NOISE, step), problems,
@@ -47,8 +47,7 @@ def solve(
     score[call.problem, call.sample] = call.judged.reward
     for name, values in call.judged.rewards.items():
       rewards[name][call.problem, call.sample] = values
-    for p, s, answer in zip(call.problem, call.sample, call.judged.answer):
-      answers[p][s] = answer
+    answers[call.problem, call.sample] = np.array(call.judged.answer, object)
   return score, answers, {**rewards}
 
 
@@ -84,7 +83,7 @@ def evaluate(
       f'{prefix}{key}': value for prefix, rows in sets.items()
       for key, value in estimators.estimate(
           score[rows], cfg.k, greedy=greedy[rows, 0],
-          answers=[answers[row] for row in rows], rewards={
+          answers=answers[rows], rewards={
               of: values[rows] for of, values in rewards.items()}).items()}
 
 
