@@ -97,9 +97,8 @@ def _begin(event: str, _: float, fun_name: str = '', **__) -> None:
     return
   name = fun_name.removeprefix('jit(').rstrip(')').strip('_<>')
   number = ''
-  rest = _thread.expected[_thread.next:]
-  if name in rest:
-    at = _thread.next + rest.index(name) + 1
+  if name in _thread.expected[_thread.next:]:
+    at = _thread.expected.index(name, _thread.next) + 1
     number = f' ({at} of {len(_thread.expected)})'
     if event == _COMPILE:
       _thread.next = at

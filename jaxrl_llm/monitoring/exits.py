@@ -64,8 +64,9 @@ def program(interrupted: str, stopped_code: int = 0) -> Iterator[None]:
       sys.exit(sentence(end.__context__))
     # No part of this package calls it: without a word, the program would seem
     # to be done.
-    sys.exit(f'sys.exit({plain.shown(end.code)}) was called in {_place(end)}: '
-             'remove the call.')
+    place = traceback.extract_tb(end.__traceback__)[-1]
+    sys.exit(f'sys.exit({plain.shown(end.code)}) was called in '
+             f'{place.filename}, line {place.lineno}: remove the call.')
   finally:
     _in_program.pop()
     # A process among many ends without Python's own cleaning.
@@ -186,8 +187,3 @@ def _leave(stream: TextIO) -> None:
   """Keeps Python from writing to a closed pipe when it ends."""
   with contextlib.suppress(OSError, ValueError):  # it is not open any more
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _place(error: BaseException) -> str:
-  frame = traceback.extract_tb(error.__traceback__)[-1]
-  return f'{frame.filename}, line {frame.lineno}'

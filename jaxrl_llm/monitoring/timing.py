@@ -80,14 +80,11 @@ def speed(
     The seconds, and the metrics under speed and memory.
   """
   total = sum(flops.values())
-  row = {
+  return {
       **seconds,
       'speed/tokens_per_second': tokens / seconds['seconds/step'],
       'speed/flops': total,
       'speed/flops_share': total / seconds['seconds/step'] / rate,
       'memory/peak': float(memory),
-  }
-  for phase, done in flops.items():
-    row[f'speed/flops_share/{phase}'] = (
-        done / seconds[f'seconds/{phase}'] / rate)
-  return row
+      **{f'speed/flops_share/{phase}': done / seconds[f'seconds/{phase}'] / rate
+         for phase, done in flops.items()}}
