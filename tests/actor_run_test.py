@@ -12,7 +12,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
-from jaxrl_llm.prepare import build, describe
+from jaxrl_llm.prepare import build, describe, stages
 from tests.helpers import tiny, tiny_hf
 
 RUN = dict(
@@ -121,6 +121,18 @@ def test_evaluate_and_export_take_the_policy_or_the_actor(
         'hidden_size'] == model.width
   assert found['policy']['responses'] != found['actor']['responses']
   capsys.readouterr()
+
+
+def test_the_config_of_one_player_has_no_function_that_names_the_actor(tmp_path):
+  """An evaluation computes no loss, and no run of one model has the column."""
+  own = tmp_path / 'own.py'
+  own.write_text(
+      'def f(new, old, entropy, mask, actor_logprobs):\n'
+      '  return actor_logprobs - new\n')
+  config = tiny.load(**RUN, loss__term=f'{own}:f')
+  assert 'actor_logprobs' in stages.make_stages(config).needs.columns
+  for player in config_lib.PLAYERS:
+    stages.validate(config_lib.of_player(config, player))
 
 
 @pytest.mark.parametrize('program', [evaluate, export])

@@ -17,7 +17,7 @@ SECTIONS = dict(zip(PLAYERS, ('model', 'actor.model')))
 # are slower with it, 135 million faster.
 LARGE = 20_000_000
 # Sections and fields that are the policy's affair alone.
-_OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.kl_coef', 'actor.')
+_OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.', 'actor.')
 
 
 def model_config(
@@ -129,9 +129,12 @@ def of_player(
   """
   if player == 'actor':
     return of_actor(config)
+  flat = flatten(config)
+  # The user's functions of a loss may name columns that only the actor makes.
+  left = ('actor.', 'loss.') if has_actor(flat) else ('actor.',)
   return _whole({
-      name: value for name, value in flatten(config).items()
-      if name == 'actor.lag' or not name.startswith('actor.')})
+      name: value for name, value in flat.items()
+      if name == 'actor.lag' or not name.startswith(left)})
 
 
 def _whole(flat: Mapping[str, Any]) -> ConfigDict:
