@@ -7,7 +7,6 @@ an object for each token of the vocabulary, which takes many seconds.
 import math
 import os
 import pathlib
-import struct
 from typing import Any, BinaryIO, Mapping, NamedTuple
 
 import numpy as np
@@ -78,7 +77,7 @@ def read(path: pathlib.Path) -> Header:
   try:
     size = path.stat().st_size
     with path.open('rb') as file:
-      found = _read(file, size, gguf)
+      fields, tensors = _read(file, size, gguf)
   except OSError as error:
     raise ValueError(
         f'{path} cannot be read ({error.strerror}): name a GGUF file.'
@@ -91,7 +90,6 @@ def read(path: pathlib.Path) -> Header:
     raise ValueError(
         f'{path} cannot be used as a GGUF file ({reason}): fetch it again, or '
         'choose another one.') from None
-  fields, tensors = found
   if fields.get('split.count', 1) != 1:
     raise ValueError(
         f'{path} is one of {fields["split.count"]} parts of a model: join them '
@@ -176,7 +174,7 @@ def _numeric(kind: int) -> str:
 
 
 def _text(file: BinaryIO, size: int) -> str:
-  count, = struct.unpack('<Q', _bytes(file, size, 8))
+  count = int.from_bytes(_bytes(file, size, 8), 'little')
   return _bytes(file, size, count).decode()
 
 

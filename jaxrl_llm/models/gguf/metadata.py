@@ -65,10 +65,9 @@ def config(
 
   try:
     out = _common(take, header)
-    gemma = architecture.startswith('gemma')
     out['rope_parameters'] = _rope(
         take, rest.pop, header, factors, out['head_dim'])
-    if gemma:
+    if architecture.startswith('gemma'):
       out |= _gemma(take, rest.pop, header, out)
   except KeyError as error:
     raise ValueError(

@@ -111,20 +111,18 @@ def rows_of(
   Returns:
     The rows.
   """
-  one_axis = len(info.shape) == 1
   if heads:
     rows = rotated(info.shape[0], heads)[rows]
   shape = (*info.shape[:-1], info.row_bytes)
   data = np.memmap(path, np.uint8, 'r', info.start, shape)
-  if not one_axis:
-    data = data[rows]
+  index = (rows, *rest)
+  if len(info.shape) > 1:  # A vector is one row: all of it is dequantised.
+    data, index = data[rows], (slice(None), *rest)
   data = np.ascontiguousarray(data)
   kind = info.kind.name
   if kind in _KEPT:
     block = data.view(_KEPT[kind])
   else:
     block = header_lib.package().dequantize(data, info.kind)
-  if one_axis:
-    block = block[rows]
-  block = block[(slice(None), *rest)]
+  block = block[index]
   return block.astype(np.float32) - 1 if plus_one else block

@@ -144,7 +144,8 @@ def _byte_level(
   made = Tokenizer(models.BPE(
       vocab, [tuple(merge.split(' ')) for merge in own['merges']],
       ignore_merges=name in _WHOLE_WORDS))
-  _prepare(made, *splits[name], decoders.ByteLevel())
+  made.normalizer, made.pre_tokenizer = splits[name]
+  made.decoder = decoders.ByteLevel()
   return made, name in _WITH_BOS
 
 
@@ -171,17 +172,9 @@ def _of_sentencepiece(
   for token in spaces:
     del vocab[token]
   gemma = header.fields['general.architecture'].startswith('gemma')
-  _prepare(made, *_sentencepiece(own.get('add_space_prefix', not gemma)))
+  made.normalizer, made.pre_tokenizer, made.decoder = _sentencepiece(
+      own.get('add_space_prefix', not gemma))
   return made, True
-
-
-def _prepare(made: Any, normaliser: Any, split: Any, decoder: Any) -> None:
-  """Sets the parts of a tokeniser around its model."""
-  if normaliser:
-    made.normalizer = normaliser
-  if split:
-    made.pre_tokenizer = split
-  made.decoder = decoder
 
 
 def _merges(
