@@ -197,14 +197,10 @@ def masked_attention(
   Returns:
     [B, S, H, h], in q's type.
   """
-  b, s, heads, h = q.shape
-  groups = k.shape[2]
-  visible = visible[..., None, :]
-  if visible.ndim == 4:
-    visible = visible[:, None]
-  q = q.reshape(b, s, groups, heads // groups, h)
-  out = _attend(q, k, v, visible, scale, cap)
-  return checkpoint_name(out.reshape(b, s, heads, h), SAVED)
+  grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
+  visible = jnp.expand_dims(visible, (-4, -2))
+  out = _attend(grouped, k, v, visible, scale, cap)
+  return checkpoint_name(out.reshape(q.shape), SAVED)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))

@@ -181,6 +181,10 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
     std = scale * shape[-2] ** -0.5
     return std * jax.random.normal(next(keys), shape, jnp.float32)
 
+  def table():
+    return d ** -0.5 * jax.random.normal(
+        next(keys), (cfg.vocab_size, d), jnp.float32)
+
   def norm(*shape):
     fill = jnp.zeros if cfg.norm_plus_one else jnp.ones
     return fill(shape, jnp.float32)
@@ -207,13 +211,9 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
     layers.update(q_norm=norm(n, cfg.head_dim), k_norm=norm(n, cfg.head_dim))
   if cfg.post_norms:
     layers.update(attn_post_norm=norm(n, d), mlp_post_norm=norm(n, d))
-  shape = (cfg.vocab_size, d)
-  params = dict(
-      embed=d ** -0.5 * jax.random.normal(next(keys), shape, jnp.float32),
-      layers=layers, norm=norm(d))
+  params = dict(embed=table(), layers=layers, norm=norm(d))
   if not cfg.tie_embeddings:
-    params['unembed'] = d ** -0.5 * jax.random.normal(
-        next(keys), shape, jnp.float32)
+    params['unembed'] = table()
   return params
 
 
@@ -532,6 +532,4 @@ def _slice(stack: jax.Array, places: range) -> jax.Array:
 def _joined(parts: Sequence[Any]) -> Any:
   """Concatenates the outputs of layer groups, except None."""
   parts = [part for part in parts if part is not None]
-  if len(parts) < 2:
-    return parts[0] if parts else None
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts) if parts else None

@@ -334,9 +334,8 @@ def attend(
   Returns:
     [S, H, h] in q's type (softmax in float32).
   """
-  slots, heads, h = q.shape
-  groups = cache.k.shape[-3]
-  q = q.reshape(slots, groups, heads // groups, h)
+  shape = q.shape
+  q = q.reshape(len(q), cache.k.shape[-3], -1, q.shape[-1])
 
   def scores(part, back):
     s = jnp.einsum(
@@ -357,7 +356,7 @@ def attend(
     part = read(cache, layer, 0, cols.back.shape[-1])
     weights = jax.nn.softmax(scores(part, cols.back))
     out = jnp.einsum('skgc,skch->skgh', *factors(weights, part))
-    return out.reshape(slots, heads, h)
+    return out.reshape(shape)
 
   def add_columns(sums, start, n):
     part = read(cache, layer, start, n)
