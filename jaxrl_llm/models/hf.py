@@ -318,10 +318,9 @@ def _of_text(
 def stored_shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
   """Maps the names of all stored tensors to their shapes, in `tensors`' order.
   """
-  shapes, members, out = _shapes(cfg), names(cfg), {}
-  for path, place in _in_order(members):
-    leaf, shape = members[path], shapes[path].shape
-    shape = shape[bool(leaf.layers):]
+  shapes, out = _shapes(cfg), {}
+  for path, leaf, place in _in_order(names(cfg)):
+    shape = shapes[path].shape[bool(leaf.layers):]
     own = leaf.names[place]
     out.update(dict.fromkeys(
         [own] if isinstance(own, str) else own,
@@ -329,15 +328,15 @@ def stored_shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
   return out
 
 
-def _in_order(members: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
-  """Yields (path, place in the stack) of leaves' parts, layer by layer."""
+def _in_order(members: Mapping[str, Leaf]) -> Iterator[tuple[str, Leaf, int]]:
+  """Yields (path, leaf, place in its stack) of all parts, layer by layer."""
   for path, leaf in members.items():
     if not leaf.layers:
-      yield path, 0
+      yield path, leaf, 0
   for i in sorted({i for leaf in members.values() for i in leaf.layers}):
     for path, leaf in members.items():
       if i in leaf.layers:
-        yield path, leaf.layers.index(i)
+        yield path, leaf, leaf.layers.index(i)
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
@@ -479,9 +478,8 @@ def tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
 
   leaves = {_path(keys): leaf
             for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
-  members = names(cfg)
-  for path, place in _in_order(members):
-    leaf, array = members[path], leaves[path]
+  for path, leaf, place in _in_order(names(cfg)):
+    array = leaves[path]
     if leaf.layers:
       array = array[place]
     array = host(array.mT if leaf.transposed else array)

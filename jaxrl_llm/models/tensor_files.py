@@ -173,21 +173,20 @@ def write(
   Raises:
     OSError: the files cannot be written.
   """
-  shards, waiting, size, places = 0, {}, 0, {}
+  shards, waiting, size, total = [], {}, 0, 0
 
   def flush():
-    nonlocal shards, waiting, size
-    shards += 1
+    nonlocal waiting, size
+    shards.append([*waiting])
     try:
-      save_file(waiting, folder / _part(shards), metadata={'format': 'pt'})
+      save_file(
+          waiting, folder / _part(len(shards)), metadata={'format': 'pt'})
     except SafetensorError as error:
       raise OSError(
           f'The weights cannot be written to {folder} ({error}): make room, or '
           'choose another folder.') from None
-    places.update(dict.fromkeys(waiting, shards))
     waiting, size = {}, 0
 
-  total = 0
   for name, array in tensors:
     if waiting and size + array.nbytes > shard_bytes:
       flush()
@@ -195,17 +194,16 @@ def write(
     size += array.nbytes
     total += array.nbytes
   flush()
-  if shards == 1:
+  if len(shards) == 1:
     (folder / _part(1)).rename(folder / SINGLE)
     return
-  names = {
-      i: f'model-{i:05d}-of-{shards:05d}.safetensors'
-      for i in range(1, shards + 1)}
-  for i, name in names.items():
-    (folder / _part(i)).rename(folder / name)
-  (folder / INDEX).write_text(json.dumps({
-      'metadata': {'total_size': total},
-      'weight_map': {name: names[i] for name, i in places.items()}}, indent=1))
+  places = {}
+  for i, names in enumerate(shards, 1):
+    file = f'model-{i:05d}-of-{len(shards):05d}.safetensors'
+    (folder / _part(i)).rename(folder / file)
+    places |= dict.fromkeys(names, file)
+  (folder / INDEX).write_text(json.dumps(
+      {'metadata': {'total_size': total}, 'weight_map': places}, indent=1))
 
 
 def _part(shard: int) -> str:
