@@ -29,13 +29,17 @@ def indices(n: int, *, seed: int, position: int, count: int) -> np.ndarray:
   Raises:
     ValueError: there are no items, or an argument is negative.
   """
-  if n < 1:
-    raise ValueError(f'cannot order n={n} items: the task has no problems.')
   if min(seed, position, count) < 0:
     raise ValueError(
         f'seed={seed}, position={position} and count={count} must all be at '
         'least 0.')
-  epochs = range(position // n, -(-(position + count) // n))
-  items = [_permutation(n, seed, e) for e in epochs]
-  start = position % n
-  return np.concatenate([np.empty(0, np.int64), *items])[start:start + count]
+  return at(position + np.arange(count), n, seed)
+
+
+def at(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
+  """Returns the indices [...] at any positions [P] of this pass."""
+  if n < 1:
+    raise ValueError(f'cannot order n={n} items: the task has no problems.')
+  return np.array([
+      _permutation(n, seed, position // n)[position % n]
+      for position in positions.tolist()], np.int64)

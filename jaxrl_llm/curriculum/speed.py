@@ -185,7 +185,8 @@ class _Speed:
         position=state.position + len(new),
         in_flight=state.in_flight + len(new),
         accepted=queues.padded(accepted, self.capacity)), GroupRequests(
-            group=group, problem=_problems(self.sizes, group), first=first,
+            group=group, first=first, problem=order.at(
+                group, self.sizes.problems, self.sizes.seed).astype(np.int32),
             count=np.where(first, self.n_cont, self.n_init).astype(np.int32),
             probe=first == 0)
 
@@ -407,16 +408,6 @@ def _histogram(screened: np.ndarray) -> str:
   return ', '.join(
       f'{c} of {len(screened) - 1}: {count:,}'
       for c, count in enumerate(screened))
-
-
-def _problems(sizes: RunSizes, group: np.ndarray) -> np.ndarray:
-  """Returns the problems [P] int32 of groups."""
-  if not len(group):
-    return np.zeros(0, np.int32)
-  first = int(group.min())
-  return order.indices(
-      sizes.problems, seed=sizes.seed, position=first,
-      count=int(group.max()) - first + 1)[group - first].astype(np.int32)
 
 
 def _between(rate: np.ndarray, low: float, high: float) -> np.ndarray:
