@@ -158,7 +158,7 @@ def generate(
           state)
   if queue.max_steps is not None:
     state = queue_lib.store_all(state, call.requests)
-  return _rollouts(call, state, queue, policy_step), SamplerStats(
+  return _rollouts(call, state, policy_step), SamplerStats(
       state.step, state.busy)
 
 
@@ -316,11 +316,9 @@ def _is_stop(call: _Call, token: Array, match: Array | None) -> Array:
   return is_id if texts is None else is_id | texts.complete(match)
 
 
-def _rollouts(
-    call: _Call, state: DecodeState, queue: Queue, policy_step: Array,
-) -> Rollouts:
+def _rollouts(call: _Call, state: DecodeState, policy_step: Array) -> Rollouts:
   """Makes the rollouts of the finished responses."""
-  prompts, requests, *_ = queue
+  prompts, requests, *_ = call.queue
   n = len(requests.prompt)
   rows = {name: x[:n] for name, x in state.rows.items()}
   length, match = rows['length'], rows.get('match')

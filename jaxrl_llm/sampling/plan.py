@@ -60,17 +60,12 @@ def plan(
   total = len(requests.prompt)
   _check(prompts, requests, shards, requests_per_shard)
   # By count, not by length: how long responses become is not known.
-  runs = _runs(total, shards) if shard is None else [
-      np.flatnonzero(shard == number) for number in range(shards)]
+  if shard is None:
+    shard = shard_of(total, shards)
+  runs = [np.flatnonzero(shard == number) for number in range(shards)]
   # Distinct prompts of each run, in the order of their first request.
   distinct = [
       list(dict.fromkeys(requests.prompt[run].tolist())) for run in runs]
-  for number, rows in enumerate(distinct):
-    if len(rows) > prompts_per_shard:
-      raise ValueError(
-          f'shard {number} serves {len(rows)} distinct prompts, more than '
-          f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
-          'samples of each prompt adjacent.')
 
   def gather(source, rows_of_shard, capacity):
     """Returns [shards * capacity, ...]: each shard's rows, then zeros."""
@@ -82,6 +77,11 @@ def plan(
 
   local, order = np.zeros((2, total), np.int32)
   for number, (rows, run) in enumerate(zip(distinct, runs)):
+    if len(rows) > prompts_per_shard:
+      raise ValueError(
+          f'shard {number} serves {len(rows)} distinct prompts, more than '
+          f'prompts_per_shard={prompts_per_shard}: raise it, or make the '
+          'samples of each prompt adjacent.')
     local[run] = [rows.index(p) for p in requests.prompt[run]]
     order[run] = number * requests_per_shard + np.arange(len(run))
   requests = requests.replace(prompt=local)
@@ -121,13 +121,8 @@ def _check(
 
 def shard_of(requests: int, shards: int) -> np.ndarray:
   """Returns [R] the shard that serves each request."""
-  return np.repeat(
-      np.arange(shards, dtype=np.int32), [*map(len, _runs(requests, shards))])
-
-
-def _runs(total: int, shards: int) -> list[np.ndarray]:
-  """Returns the requests of each shard."""
-  return np.array_split(np.arange(total), shards)
+  runs = np.array_split(np.arange(requests), shards)
+  return np.repeat(np.arange(shards, dtype=np.int32), [*map(len, runs)])
 
 
 def undo(rollouts: Any, plan: QueuePlan, rows: np.ndarray) -> Any:
