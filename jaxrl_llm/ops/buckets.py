@@ -39,7 +39,6 @@ def choose(
   # chosen[j]: the lengths. Each round allows one length more.
   best = np.append(0, ends * counts[1:])
   chosen = [(), *((end,) for end in ends)]
-  lengths = chosen[-1]
   for _ in range(max_extra):
     sums = best[:-1, None] + (counts[1:] - counts[:-1, None]) * ends
     sums[np.tri(len(ends), k=-1, dtype=bool)] = np.iinfo(sums.dtype).max
@@ -48,10 +47,8 @@ def choose(
     if saved < min_saving * best[-1] or not saved:
       break
     best = np.append(0, sums[last, np.arange(len(ends))])
-    chosen = [(), *(
-        (*chosen[i], end) for i, end in zip(last, ends))]
-    lengths = chosen[-1]
-  return tuple(int(end) for end in lengths[:-1])
+    chosen = [(), *((*chosen[i], end) for i, end in zip(last, ends))]
+  return tuple(int(end) for end in chosen[-1][:-1])
 
 
 def of_prompts(

@@ -53,8 +53,7 @@ def over_chunks(
 
     def of_chunk(given):
       some, tokens = given
-      nothing = jax.tree.map(
-          lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(fn, tokens))
+      nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(fn, tokens))
       with jax.named_scope('needed'):
         return jax.lax.cond(
             some, jax.checkpoint(fn, prevent_cse=False), lambda _: nothing,

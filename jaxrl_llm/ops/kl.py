@@ -22,15 +22,6 @@ from jaxrl_llm.ops.importance import MAX_LOG_RATIO
 Array = jax.Array
 
 
-def _log_ratio(new, anchor, mask):
-  """Returns log new - log anchor, 0 where masked."""
-  chex.assert_equal_shape([new, anchor])
-  log_ratio = new - jax.lax.stop_gradient(anchor)
-  if mask is not None:
-    log_ratio = jnp.where(jnp.asarray(mask, bool), log_ratio, 0.0)
-  return log_ratio.astype(jnp.float32)
-
-
 def k1(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
   """Computes d: unbiased, positive or negative.
 
@@ -42,7 +33,11 @@ def k1(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
   Returns:
     [...] float32 per token; the gradient goes through `new`.
   """
-  return _log_ratio(new, anchor, mask)
+  chex.assert_equal_shape([new, anchor])
+  log_ratio = new - jax.lax.stop_gradient(anchor)
+  if mask is not None:
+    log_ratio = jnp.where(jnp.asarray(mask, bool), log_ratio, 0.0)
+  return log_ratio.astype(jnp.float32)
 
 
 def k2(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
@@ -56,7 +51,7 @@ def k2(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
   Returns:
     [...] float32 per token; the gradient goes through `new`.
   """
-  return 0.5 * _log_ratio(new, anchor, mask) ** 2
+  return 0.5 * k1(new, anchor, mask=mask) ** 2
 
 
 def k3(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
@@ -72,7 +67,7 @@ def k3(new: Array, anchor: Array, *, mask: Optional[Array] = None) -> Array:
   Returns:
     [...] float32 per token; the gradient goes through `new`.
   """
-  d = jnp.maximum(_log_ratio(new, anchor, mask), -MAX_LOG_RATIO)
+  d = jnp.maximum(k1(new, anchor, mask=mask), -MAX_LOG_RATIO)
   # Near d = 0, exp(-d) - 1 would lose all its digits to rounding.
   return jnp.expm1(-d) + d
 

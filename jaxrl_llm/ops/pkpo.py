@@ -21,7 +21,7 @@ Metrics:
 """
 
 import functools
-from typing import Annotated, Any, Literal, NamedTuple, Optional
+from typing import Annotated, Any, Collection, Literal, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -207,10 +207,7 @@ def partitioned(
   """
   *groups, size = np.shape(rewards)
   least = {'s': 1, 's_baselined': 2, 'sloo_minus_one': 1}
-  if transform not in least:
-    raise ValueError(
-        f'transform={transform!r} is not known: use one of '
-        f'{", ".join(least)}.')
+  _known(transform, least)
   if k < 1 or size % k or size // k < least[transform]:
     raise ValueError(
         f'k={k} does not split n={size} samples into {least[transform]} or more'
@@ -255,7 +252,7 @@ def advantage(
   Raises:
     ValueError: the transform is unknown, or it cannot use this k.
   """
-  _known(transform)
+  _known(transform, TRANSFORMS)
   _check(k, np.shape(rewards), transform)
   values = _transform(rewards, k, where, name=transform)[1]
   if batch_std:
@@ -274,7 +271,7 @@ def largest_k(where: Array, *, transform: str = 'sloo_minus_one') -> Array:
     [...] int32, the number of valid samples, minus 1 for sloo; below 1 where
     no k is possible.
   """
-  _known(transform)
+  _known(transform, TRANSFORMS)
   return jnp.sum(where, -1, dtype=jnp.int32) - _SPARE.get(transform, 0)
 
 
@@ -435,12 +432,12 @@ def _std(values, where):
   return jnp.sqrt(squares / jnp.maximum(count - 1, 1))
 
 
-def _known(transform: str) -> None:
+def _known(transform: str, transforms: Collection[str]) -> None:
   """Raises ValueError if the transform is unknown."""
-  if transform not in TRANSFORMS:
+  if transform not in transforms:
     raise ValueError(
         f'transform={transform!r} is not known: use one of '
-        f'{", ".join(TRANSFORMS)}.')
+        f'{", ".join(transforms)}.')
 
 
 def _check(k: Any, shape: tuple[int, ...], name: str) -> None:
