@@ -84,15 +84,17 @@ def oldest_first(table: Table, there: np.ndarray) -> np.ndarray:
 
 
 def _make(
-    sizes: RunSizes, rounds: int, rows: int,
+    sizes: RunSizes, rounds: int, rows: int | None,
     pick: Callable[[Table, np.ndarray, np.random.Generator], np.ndarray],
 ) -> Selection:
   """Makes a selection of at most `rows` rows from the last `rounds` rounds.
 
-  `pick` is (table, candidates, generator) -> candidates in another order, of
-  which the first `rows` are trained on.
+  None stands for the rows of one batch. `pick` is (table, candidates,
+  generator) -> candidates in another order, of which the first `rows` are
+  trained on.
   """
-  rows = min(rows, rounds * sizes.batch * sizes.samples)
+  batch_rows = sizes.batch * sizes.samples
+  rows = min(rows or batch_rows, rounds * batch_rows)
 
   def select(state, table, batch, key):
     del batch
@@ -107,8 +109,7 @@ def _make(
       feedback=lambda state, probe: state,
       select=select,
       holds=lambda state, table: buffered(table, state.rounds, rounds - 1),
-      capacity=(rounds - 1) * sizes.batch * sizes.samples, rows=rows,
-      stale=rounds > 1)
+      capacity=(rounds - 1) * batch_rows, rows=rows, stale=rounds > 1)
 
 
 def replay(
@@ -135,8 +136,7 @@ def random(
     rows: rows of a round (none: as many as one batch has).
   """
   return _make(
-      sizes, rounds, rows or sizes.batch * sizes.samples,
-      lambda table, there, rng: rng.permutation(there))
+      sizes, rounds, rows, lambda table, there, rng: rng.permutation(there))
 
 
 def newest(
@@ -152,7 +152,7 @@ def newest(
     mixed = rng.permutation(there)
     return mixed[np.argsort(-table.round[mixed], kind='stable')]
 
-  return _make(sizes, rounds, rows or sizes.batch * sizes.samples, pick)
+  return _make(sizes, rounds, rows, pick)
 
 
 def largest_advantage(
