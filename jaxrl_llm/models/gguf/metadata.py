@@ -214,22 +214,21 @@ def fields(raw: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: of a family that is not supported.
   """
-  import transformers
-  hf = transformers.AutoConfig.for_model(**raw)
-  architecture = {b: a for a, b in MODEL_TYPES.items()}.get(hf.model_type)
+  architecture = {b: a for a, b in MODEL_TYPES.items()}.get(raw['model_type'])
   if architecture is None:
     raise ValueError(
-        f'A GGUF file of a {hf.model_type} model is not supported: export with '
-        '--format=safetensors.')
-  rope = hf.rope_parameters
+        f'A GGUF file of a {raw["model_type"]} model is not supported: export '
+        'with --format=safetensors.')
+  rope = raw['rope_parameters']
   out = {
-      'vocab_size': hf.vocab_size,
-      'context_length': hf.max_position_embeddings,
-      'embedding_length': hf.hidden_size, 'block_count': hf.num_hidden_layers,
-      'feed_forward_length': hf.intermediate_size,
-      'attention.head_count': hf.num_attention_heads,
-      'attention.head_count_kv': hf.num_key_value_heads,
-      'attention.layer_norm_rms_epsilon': float(hf.rms_norm_eps),
+      'vocab_size': raw['vocab_size'],
+      'context_length': raw['max_position_embeddings'],
+      'embedding_length': raw['hidden_size'],
+      'block_count': raw['num_hidden_layers'],
+      'feed_forward_length': raw['intermediate_size'],
+      'attention.head_count': raw['num_attention_heads'],
+      'attention.head_count_kv': raw['num_key_value_heads'],
+      'attention.layer_norm_rms_epsilon': float(raw['rms_norm_eps']),
       **dict.fromkeys(('attention.key_length', 'attention.value_length',
                        'rope.dimension_count'), raw['head_dim'])}
   if architecture == 'gemma3':
@@ -240,12 +239,12 @@ def fields(raw: Mapping[str, Any]) -> dict[str, Any]:
     out['rope.scaling.type'] = 'linear'
     out['rope.scaling.factor'] = float(rope['factor'])
   if architecture in _PATTERN:
-    out['attention.sliding_window'] = hf.sliding_window
-    windows = [kind != 'full_attention' for kind in hf.layer_types]
-    if windows != _windows(_PATTERN[architecture], hf.num_hidden_layers):
+    out['attention.sliding_window'] = raw['sliding_window']
+    windows = [kind != 'full_attention' for kind in raw['layer_types']]
+    if windows != _windows(_PATTERN[architecture], len(windows)):
       out['attention.sliding_window_pattern'] = windows
     for name in 'attn_logit_softcapping', 'final_logit_softcapping':
-      if getattr(hf, name) is not None:
-        out[name] = float(getattr(hf, name))
+      if raw[name] is not None:
+        out[name] = float(raw[name])
   return {'general.architecture': architecture, **{
       f'{architecture}.{name}': value for name, value in out.items()}}
