@@ -318,7 +318,9 @@ def _of_text(
 def stored_shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
   """Maps the names of all stored tensors to their shapes, in `tensors`' order.
   """
-  shapes, out = _shapes(cfg), {}
+  from jaxrl_llm.models import transformer
+  tree = jax.eval_shape(lambda: transformer.init(jax.random.key(0), cfg))
+  shapes, out = _by_path(tree), {}
   for path, leaf, place in _in_order(names(cfg)):
     shape = shapes[path].shape[bool(leaf.layers):]
     own = leaf.names[place]
@@ -339,10 +341,8 @@ def _in_order(members: Mapping[str, Leaf]) -> Iterator[tuple[str, Leaf, int]]:
         yield path, leaf, leaf.layers.index(i)
 
 
-def _shapes(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-  """Maps the path of every leaf to its shape."""
-  from jaxrl_llm.models import transformer
-  tree = jax.eval_shape(lambda: transformer.init(jax.random.key(0), cfg))
+def _by_path(tree: Any) -> dict[str, Any]:
+  """Maps the path of every leaf of a parameter tree to the leaf."""
   return {_path(keys): leaf
           for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -476,8 +476,7 @@ def tensors(params: Any, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
           'float32.')
     return out
 
-  leaves = {_path(keys): leaf
-            for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  leaves = _by_path(params)
   for path, leaf, place in _in_order(names(cfg)):
     array = leaves[path]
     if leaf.layers:

@@ -71,11 +71,10 @@ def init(key: jax.Array, shapes: Params, rank: int, pattern: str) -> Params:
     Float32 tree. A is uniform in +-D ** -0.5, as in PEFT; B is zeros.
   """
   layers, names = {}, targets(shapes, pattern)
-  keys = jax.random.split(key, len(names))
-  for i, name in enumerate(names):
+  for own, name in zip(jax.random.split(key, len(names)), names):
     n, d, f = shapes['layers'][name].shape
     layers[f'{name}_lora_a'] = jax.random.uniform(
-        keys[i], (n, d, rank), jnp.float32, -d ** -0.5, d ** -0.5)
+        own, (n, d, rank), jnp.float32, -d ** -0.5, d ** -0.5)
     layers[f'{name}_lora_b'] = jnp.zeros((n, rank, f), jnp.float32)
   return {'layers': layers}
 

@@ -95,9 +95,8 @@ def attend(
   keys = block * 2 if blocks % 2 == 0 and h * q.dtype.itemsize <= 512 else block
 
   # Padding follows all real positions, so the causal mask hides it.
-  padded = lambda x, n: jnp.pad(
-      x, ((0, 0), (0, n - x.shape[1])) + ((0, 0),) * (x.ndim - 2))
-  q, k, v = (padded(x, length) for x in (q, k, v))
+  q, k, v = (jnp.pad(x, ((0, 0), (0, length - s), (0, 0), (0, 0)))
+             for x in (q, k, v))
 
   def local(q, k, v, windowed):
     def run(window):

@@ -140,9 +140,8 @@ class LayerGroup(NamedTuple):
       layers: `params['layers']`.
       place: (stack, places of the layers in it) -> anything.
     """
-    places = {name: self.places(name) for name in layers}
-    return {name: place(stack, places[name])
-            for name, stack in layers.items() if places[name] is not None}
+    return {name: place(stack, places) for name, stack in layers.items()
+            if (places := self.places(name)) is not None}
 
 
 def runs(cfg: ModelConfig) -> list[LayerGroup]:

@@ -192,10 +192,9 @@ def attend(
     The sums of every slot, to be continued by `kv_cache.attend`.
   """
   seats, groups, h, columns = caches.k.shape[-4:]
-  slots = len(q)
   # The axis of KV heads first: one product for each over all slots. A product
   # for each slot would read its prompt's keys again.
-  q = q.reshape(slots, groups, -1, h).swapaxes(0, 1)
+  q = q.reshape(len(q), groups, -1, h).swapaxes(0, 1)
 
   def add(sums, seat, count, column, n):
     """Adds n columns of `count` seats."""

@@ -75,9 +75,8 @@ def read(path: pathlib.Path) -> Header:
   """
   gguf = package()
   try:
-    size = path.stat().st_size
     with path.open('rb') as file:
-      fields, tensors = _read(file, size, gguf)
+      fields, tensors = _read(file, path.stat().st_size, gguf)
   except OSError as error:
     raise ValueError(
         f'{path} cannot be read ({error.strerror}): name a GGUF file.'
