@@ -341,20 +341,15 @@ def _after(x: Array) -> Array:
   return jax.lax.cumsum(x, x.ndim - 1, reverse=True) - x
 
 
-def _by_rank_s(group: _RankedGroup, g: Array) -> Array:
-  """Returns n s_i by rank, for rewards g [..., N] by rank."""
-  n, k, j = group.n, group.k, group.rank
+def _n_s(group):
+  """Returns n s by rank."""
+  n, k, j, g = group.n, group.k, group.rank, group.rewards
   # C(j-2, k-2) / C(n-2, k-2)
   share = jnp.exp(log_misses(n - 2, n - j, k - 2, g.dtype))
   pairs = (j >= 2) & group.valid
   # Evaluation order matters: k (k-1) may not fit into 32 bits.
   n_b = jnp.where(pairs, k * ((k - 1) / jnp.maximum(n - 1, 1)) * share, 0.0)
   return _n_a(group) * g + _after(n_b * g)
-
-
-def _n_s(group):
-  """Returns n s by rank."""
-  return _by_rank_s(group, group.rewards)
 
 
 def _n_sloo(group):
@@ -372,7 +367,7 @@ def _n_sloo(group):
       (rank >= 1) & (rank <= others),
       jnp.exp(log_misses(others - 1, others - rank, k - 1, g.dtype)), 0.0)
   rho = k / others * (_before(weight(i) * g) + _after(weight(i - 1) * g))
-  value = _by_rank_s(group, g) - k / others * (n * rho + best)
+  value = _n_s(group._replace(rewards=g)) - k / others * (n * rho + best)
   return jnp.where(n > 1, value, 0.0)
 
 
