@@ -104,14 +104,14 @@ class ScreenCounts(NamedTuple):
   screened: np.ndarray
   trained: np.ndarray
   accepts: np.ndarray
-  accepted: int
-  finished: int
-  groups: int
-  continued: int
-  samples: int
-  dynamic: float
-  tokens: int
-  taken: int
+  accepted: int = 0
+  finished: int = 0
+  groups: int = 0
+  continued: int = 0
+  samples: int = 0
+  dynamic: float = 0.0
+  tokens: int = 0
+  taken: int = 0
 
 
 class SpeedState(NamedTuple):
@@ -168,8 +168,7 @@ class _Speed:
             Accepted, self.capacity, outcome=np.int32, asked=bool),
         finished=queues.empty(Finished, self.capacity, rate=np.int32),
         known=outcomes.init(self.n_init, self.n_cont), dry=none, dry_waves=0,
-        counts=ScreenCounts(
-            none, none, none.astype(bool), 0, 0, 0, 0, 0, 0.0, 0, 0))
+        counts=ScreenCounts(none, none, none.astype(bool)))
 
   def propose(self, state: SpeedState) -> tuple[SpeedState, GroupRequests]:
     """Asks for the rest of groups that qualified, and screens new ones."""
@@ -262,10 +261,12 @@ class _Speed:
     if dry_waves >= self.patience:
       wider = ', widen speed.p_low and speed.p_high' * (
           self.rule == 'pass_rate')
+      seen = ', '.join(
+          f'{c} of {self.n_init}: {count:,}' for c, count in enumerate(dry))
       raise NoSignalError(
           'curriculum=speed: no group with signal was finished in '
           f'{dry_waves} steps in a row (speed.patience), in which prompts were '
-          f'screened with these outcomes: {_histogram(dry)}; train on problems '
+          f'screened with these outcomes: {seen}; train on problems '
           f'that the model sometimes solves{wider}, or raise speed.patience.')
     return state._replace(dry=dry, dry_waves=dry_waves)
 
@@ -401,13 +402,6 @@ def summary(state: SpeedState) -> str:
 def _ratio(part: float, whole: float) -> float:
   """Returns a ratio, NaN if there is nothing to compare with."""
   return part / whole if whole > 0 else np.nan
-
-
-def _histogram(screened: np.ndarray) -> str:
-  """Returns the numbers of screens by outcome."""
-  return ', '.join(
-      f'{c} of {len(screened) - 1}: {count:,}'
-      for c, count in enumerate(screened))
 
 
 def _between(rate: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -63,10 +63,10 @@ class Measured(NamedTuple):
     epsilon: of the latest round.
     correlations: [F] of the scores and features of the latest round.
   """
-  reward: bandit.BanditReward
-  loss: float
-  epsilon: float
-  correlations: np.ndarray
+  reward: bandit.BanditReward = bandit.BanditReward(np.nan, np.nan, np.nan)
+  loss: float = np.nan
+  epsilon: float = np.nan
+  correlations: np.ndarray = np.full(len(bandit.FEATURES), np.nan)
 
 
 class CbsState(NamedTuple):
@@ -154,12 +154,12 @@ class _Cbs:
             np.full(waiting, -1), np.zeros(waiting, np.int64),
             np.zeros((waiting, self.rows, len(bandit.FEATURES)), np.float32),
             np.zeros((waiting, self.rows), np.float32)),
-        measured=_nothing())
+        measured=Measured())
 
   def feedback(self, state: CbsState, probe: Probe) -> CbsState:
     """Judges the rounds before the probe, and trains the scheduler on them."""
     sampled = state.waves - self.sizes.lag  # wave that this probe is of
-    state = state._replace(waves=state.waves + 1, measured=_nothing())
+    state = state._replace(waves=state.waves + 1, measured=Measured())
     if np.isnan(probe.reward):
       return state
     before = state.probe
@@ -288,13 +288,6 @@ def metrics(state: CbsState) -> dict[str, float]:
       **{f'correlation/{name}': value
          for name, value in zip(bandit.FEATURES, found.correlations)}}
   return {f'cbs/{name}': float(value) for name, value in row.items()}
-
-
-def _nothing() -> Measured:
-  """Returns the measurements before a wave."""
-  return Measured(
-      bandit.BanditReward(np.nan, np.nan, np.nan), np.nan, np.nan,
-      np.full(len(bandit.FEATURES), np.nan))
 
 
 def _drop(pending: Pending, which: np.ndarray) -> Pending:
