@@ -37,7 +37,7 @@ def indices(n: int, *, seed: int, position: int, count: int) -> np.ndarray:
 
 
 def at(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
-  """Returns the indices [...] at any positions [P] of this pass."""
+  """Returns [P] int64, `indices` at any positions [P] since the start."""
   if n < 1:
     raise ValueError(f'cannot order n={n} items: the task has no problems.')
   return np.array([

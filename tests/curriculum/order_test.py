@@ -58,6 +58,13 @@ def test_empty_count_and_type():
   assert got.shape == (0,) and got.dtype == np.int64
 
 
+def test_any_positions():
+  whole = order.indices(11, seed=1, position=0, count=60)
+  positions = np.array([40, 3, 3, 59])
+  np.testing.assert_array_equal(order.at(positions, 11, 1), whole[positions])
+  assert order.at(positions[:0], 11, 1).shape == (0,)
+
+
 def test_caller_cannot_change_what_comes_next():
   first = order.indices(5, seed=0, position=0, count=5)
   kept = first.copy()
