@@ -36,9 +36,8 @@ def unpacked(file: pathlib.Path) -> pathlib.Path:
     raise ValueError(
         f'{file} cannot be read ({error.strerror}): name a GGUF file.'
         ) from None
-  name = hashlib.sha256(
-      f'{_VERSION} {file} {state.st_size} {state.st_mtime_ns}'.encode())
-  name = name.hexdigest()[:16]
+  version = f'{_VERSION} {file} {state.st_size} {state.st_mtime_ns}'
+  name = hashlib.sha256(version.encode()).hexdigest()[:16]
   try:
     return _made(_cache(), name, file)
   except OSError as error:
