@@ -123,7 +123,7 @@ def test_evaluate_and_export_take_the_policy_or_the_actor(
   capsys.readouterr()
 
 
-def test_the_config_of_one_player_has_no_function_that_names_the_actor(tmp_path):
+def test_the_config_of_one_player_names_no_column_of_the_actor(tmp_path):
   """An evaluation computes no loss, and no run of one model has the column."""
   own = tmp_path / 'own.py'
   own.write_text(
