@@ -102,12 +102,6 @@ class LearnerPrograms(NamedTuple):
   update: Callable[..., tuple[Any, dict[str, Array]]]
 
 
-def _whole(params: Any, frozen: Any) -> Any:
-  """Returns all parameters where all are trained."""
-  del frozen
-  return params
-
-
 class PlayerModel(NamedTuple):
   """Model of a player.
 
@@ -115,12 +109,13 @@ class PlayerModel(NamedTuple):
     model: its architecture.
     optimizer: from `make_optimizer`; None for a player that stays as it is.
     trained: shapes of the trained parameters; None for all parameters.
-    compose: (trained, frozen) -> all parameters.
+    compose: (trained, frozen) -> all parameters; these are the trained ones,
+      if it is not given.
   """
   model: ModelConfig
   optimizer: Optional[Optimizer] = None
   trained: Any = None
-  compose: Callable[[Any, Any], Any] = _whole
+  compose: Callable[[Any, Any], Any] = lambda params, frozen: params
 
 
 def make_learner(

@@ -68,10 +68,8 @@ def make_schedule(
 def decayed(params: Any) -> Any:
   """Marks the parameters with weight decay: all but norms and biases."""
   # Decay pulls a weight to 0, and at 0 a norm would remove its input.
-  def is_matrix(path, _):
-    name = path[-1].key
-    return not name.endswith(('norm', 'bias'))
-  return jax.tree_util.tree_map_with_path(is_matrix, params)
+  return jax.tree_util.tree_map_with_path(
+      lambda path, _: not path[-1].key.endswith(('norm', 'bias')), params)
 
 
 def _clip(most: float) -> optax.GradientTransformation:

@@ -378,10 +378,8 @@ def plan(
       best = max(count, 1) * size.columns, size, lists
   _, size, lists = best
   longest = max((g.before + g.rows[0][0] for g in groups), default=1)
-  placed = _placed(lists, len(length), shards, size)
-  return placed.replace(shares={
-      **placed.shares,
-      'real_tokens_limit': np.float32(min(1, tokens / shards / longest))})
+  return _placed(
+      lists, len(length), shards, size, min(1, tokens / shards / longest))
 
 
 def nothing(sizes: Sizes, *, rows: int, shards: int) -> Plan:
@@ -392,11 +390,13 @@ def nothing(sizes: Sizes, *, rows: int, shards: int) -> Plan:
     rows: B.
     shards: F.
   """
-  return _placed([], rows, shards, sizes)
+  return _placed([], rows, shards, sizes, 0)
 
 
-def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
-  """Deals lists to microbatches and shards.
+def _placed(
+    lists: list[_List], rows: int, shards: int, sizes: Sizes,
+    limit: float) -> Plan:
+  """Deals lists to microbatches and shards; `limit` is of the real tokens.
 
   Lists with more rows come first. So no shard has more than R rows more than
   another one, whatever the number of microbatches, and Q = B / F + 2 R places
@@ -437,7 +437,7 @@ def _placed(lists: list[_List], rows: int, shards: int, sizes: Sizes) -> Plan:
   return Plan(
       order, response, prompt, owner, first, number, reach,
       np.int32(count), dict(
-          real_tokens=np.float32(real), real_tokens_limit=np.float32(0)),
+          real_tokens=np.float32(real), real_tokens_limit=np.float32(limit)),
       sizes)
 
 
@@ -497,10 +497,14 @@ def fold(
   """
   # Not needed inside, and `order` has the numbers of the whole batch.
   plan = plan.replace(order=None, shares=None)
+  of_lists = P(None, 'data')
+  specs = plan.replace(
+      response=P('data'), prompt=P('data'), owner=P('data'), first=of_lists,
+      rows=of_lists, reach=of_lists, count=P())
 
   @functools.partial(
       jax.shard_map, mesh=mesh, axis_names={'data'}, check_vma=False,
-      in_specs=(_specs(plan), P('data'), P()), out_specs=(P(), P('data')))
+      in_specs=(specs, P('data'), P()), out_specs=(P(), P('data')))
   def of_group(plan, rows, given):
     def microbatch(i):
       mine, lists, place = _take(i, plan, rows)
@@ -534,15 +538,6 @@ def fold(
     return over_data(total), everywhere
 
   return of_group(plan, rows, given)
-
-
-def _specs(plan: Plan) -> Plan:
-  """Returns how the arrays of a plan are split over `data`."""
-  of_lists = P(None, 'data')
-  return Plan(
-      order=None, response=P('data'), prompt=P('data'), owner=P('data'),
-      first=of_lists, rows=of_lists, reach=of_lists, count=P(), shares=None,
-      sizes=plan.sizes)
 
 
 def _take(i, plan, rows):

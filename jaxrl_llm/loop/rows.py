@@ -297,32 +297,30 @@ def with_advantages(
       columns.setdefault('token_advantages', table.token_advantages.copy())[
           rows[valid]] = made.token_advantages[valid]
     metrics.append(made.metrics)
-  table = table.replace(**columns)
-  if own := parts.stages.settings.advantage:
-    _check_advantages(table, batches_of_step, own)
-  return table, {
+    if own := parts.stages.settings.advantage:
+      _check_advantages(made.advantages, rewards, valid, own)
+  return table.replace(**columns), {
       name: float(np.mean([m[name] for m in metrics]))
       for name in (metrics[0] if metrics else ())}
 
 
 def _check_advantages(
-    table: Table, batches_of_step: Sequence[np.ndarray], name: str) -> None:
-  """Raises AdvantageError if one of the train batches is not finite.
+    advantages: np.ndarray, rewards: np.ndarray, valid: np.ndarray,
+    name: str) -> None:
+  """Raises AdvantageError if one of a train batch is not finite.
 
   Args:
-    table: C rows, with the advantages.
-    batches_of_step: of `with_advantages`.
+    advantages, rewards: [B, n].
+    valid: [B, n] bool; the advantages of other samples are not used.
     name: of the advantage.
   """
-  for rows in batches_of_step:
-    wrong = ~np.isfinite(table.at(rows).advantage)
-    if wrong.any():
-      group, sample = np.argwhere(wrong)[0]
-      rewards = table.reward[rows[group][rows[group] >= 0]].tolist()
-      raise AdvantageError(
-          f'advantage={name} is {table.advantage[rows[group, sample]]} '
-          f'for a response in a group of the rewards {rewards!s:.120}: return '
-          'finite numbers.')
+  wrong = valid & ~np.isfinite(advantages)
+  if wrong.any():
+    group, sample = np.argwhere(wrong)[0]
+    of_group = rewards[group, valid[group]].tolist()
+    raise AdvantageError(
+        f'advantage={name} is {advantages[group, sample]} for a response in a '
+        f'group of the rewards {of_group!s:.120}: return finite numbers.')
 
 
 def plan(

@@ -96,10 +96,6 @@ class _Trajectory:
   starts: list[int] = dataclasses.field(default_factory=list)
   reply: Reply = Reply(None, 0.0)
 
-  def said(self, what: str) -> list[str]:
-    """Returns the texts, or the observations, of all turns."""
-    return [turn[what] for turn in self.turns]
-
   def verdict(self, rewarded: bool) -> rewards.Verdict | None:
     """Returns the verdict; None if the task is to judge the last turn.
 
@@ -230,12 +226,13 @@ class _Wave:
 
   def _submit(self, row: int) -> Callable[[], Reply]:
     """Starts the step of the latest turn of a row."""
-    requests, trajectory = self._call.requests, self.said[row]
+    requests, turns = self._call.requests, self.said[row].turns
     problem = self._call.problems[requests.prompt[row]]
     number = int(requests.sample[row])
     return self._turns.submit(
         problem, seed_of(self._run.seed, problem.id, number),
-        trajectory.said('text'), trajectory.said('observation')[:-1])
+        [turn['text'] for turn in turns],
+        [turn['observation'] for turn in turns[:-1]])
 
   def _result(
       self, row: int, length: int, cut: bool, reply: Reply) -> TurnResult:

@@ -70,9 +70,9 @@ def abstract(made: programs.Programs) -> Arguments:
           made.model.dtype) if lora else None,
       anchor=anchor, weights=made.rollout_sampler.weights,
       generate=_generate(made),
-      batch=_batch(made, updated, updated=True),
+      batch=_batch(made, updated, made.needs.updated),
       plan=on_devices(made, full_plan(made, updated)),
-      scored=_batch(made, scored, updated=False),
+      scored=_batch(made, scored, made.needs.scored),
       scored_plan=on_devices(made, full_plan(made, scored)),
       behaviour_params=state[made.rollout_sampler.player].params
       if made.needs.behaviour_params else None,
@@ -106,19 +106,19 @@ def _generate(made: programs.Programs) -> tuple:
 
 
 def _batch(
-    made: programs.Programs, rows: int, *, updated: bool) -> LearnerBatch:
+    made: programs.Programs, rows: int, columns: dict[str, Any],
+) -> LearnerBatch:
   """Returns a batch for `update`, or for `score`, which fills the channels.
 
   Args:
     made: programs and config.
     rows: B.
-    updated: whether it is for `update`.
+    columns: that it has beside those of all batches.
   """
-  place, needs = sharding.rows(made.learner_mesh), made.needs
+  place = sharding.rows(made.learner_mesh)
   return LearnerBatch.free(
-      rows, needs.axes, needs.updated if updated else needs.scored,
-      lambda shape, _, kind: jax.ShapeDtypeStruct(
-          shape, kind, sharding=place))
+      rows, made.needs.axes, columns, lambda shape, _, kind: (
+          jax.ShapeDtypeStruct(shape, kind, sharding=place)))
 
 
 def on_devices(

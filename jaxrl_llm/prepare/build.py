@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import functools
 import hashlib
-import pathlib
 from typing import Any, Sequence
 
 from absl import logging
@@ -87,8 +86,7 @@ def drop_long_prompts(
     raise ValueError(
         f'The tokeniser makes no token of the prompt '
         f'{problems[lengths.index(0)].prompt[:60]!r} of the set {name!r}.')
-  fits = [n <= config.max_prompt for n in lengths]
-  kept = [p for p, fit in zip(problems, fits) if fit]
+  kept = [p for p, n in zip(problems, lengths) if n <= config.max_prompt]
   if not kept:
     raise ValueError(
         f'No prompt of the set {name!r} has at most max_prompt='
@@ -100,7 +98,7 @@ def drop_long_prompts(
         'than max_prompt=%d tokens (the longest %d).', name,
         len(problems) - len(kept), len(problems), config.max_prompt,
         max(lengths))
-  return kept, [n for n, fit in zip(lengths, fits) if fit]
+  return kept, [n for n in lengths if n <= config.max_prompt]
 
 
 def with_stops(task: tasks.Task, config: ConfigDict, size: int) -> Any:
@@ -171,8 +169,7 @@ def _typed(
           'set %s.dtype to choose.', model.dtype, name, section)
       model = dataclasses.replace(model, dtype='float32')
     models = models | {player: model}
-    own = config.model if player == POLICY else config[player].model
-    own.dtype = model.dtype
+    config.update_from_flattened_dict({f'{section}.dtype': model.dtype})
   return config, models
 
 
@@ -228,10 +225,11 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def _contents(
-    task: tasks.Task, **folders: pathlib.Path) -> dict[str, str]:
+    task: tasks.Task, checkpoints: dict[str, hf.Checkpoint]) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
   return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
-      name: hf.digest(folder) for name, folder in folders.items()}}
+      'model' if player == POLICY else player: hf.digest(checkpoint.folder)
+      for player, checkpoint in checkpoints.items()}}
 
 
 def _warn_of_warmup(config: ConfigDict, stages: stages_lib.Stages) -> None:
@@ -250,10 +248,10 @@ def _sampling(
     config: ConfigDict, mesh: jax.sharding.Mesh, **changes: Any,
 ) -> SamplingParams:
   """Computes `Parts.sampling`."""
-  values = {name: config.sampling[name] for name in ('top_k', 'top_p', 'min_p')}
   heat = schedules.at(config.sampling.temperature)
-  return processes_lib.replicate(
-      SamplingParams(**{'temperature': heat, **values, **changes}), mesh)
+  return processes_lib.replicate(config_lib.as_section(
+      SamplingParams, config.sampling, **{'temperature': heat, **changes}),
+                                 mesh)
 
 
 def parts(
@@ -307,8 +305,5 @@ def parts(
       advantages=choices.advantages(config, stages.needs.of_advantage),
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(task, **{
-          'model' if player == POLICY else player: checkpoint.folder
-          for player, checkpoint in checkpoints.items()}),
-      user_config=user_config, processes=processes,
-      unrewarded=rollout.Unrewarded(), needs=needs)
+      contents=_contents(task, checkpoints), user_config=user_config,
+      processes=processes, unrewarded=rollout.Unrewarded(), needs=needs)

@@ -70,14 +70,12 @@ def with_lengths(
   """
   config = config.copy_and_resolve_references()
   learner = config.learner
-  if config.sampling.buckets == 'auto' and lengths is None:
-    config.sampling.buckets = ()
   if learner.tokens_per_microbatch == 'auto':
     learner.tokens_per_microbatch = _tokens(mesh, model)
   if learner.remat == 'auto':
     learner.remat = 'none'
   if config.sampling.buckets == 'auto':
-    config.sampling.buckets = buckets.of_prompts(
+    config.sampling.buckets = () if lengths is None else buckets.of_prompts(
         lengths, max_prompt=config.max_prompt,
         together=_prefill_prompts(config, mesh, curriculum))
   return config

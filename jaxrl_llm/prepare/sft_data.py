@@ -43,15 +43,11 @@ class Data(NamedTuple):
     Its advantages are 1, the weights of rows in the objective 'likelihood'.
     """
     limits = self.limits
-    of = RolloutTokens(
-        prompt=np.zeros((len(rows), limits.max_prompt), np.int32),
-        prompt_length=np.array([len(row.prompt) for row in rows], np.int32),
-        response=np.zeros((len(rows), limits.max_response), np.int32),
-        length=np.array([len(row.response) for row in rows], np.int32),
-        behaviour_logprobs=np.zeros(
-            (len(rows), limits.max_response), np.float32),
-        generated=np.zeros((len(rows), limits.max_response), bool))
+    of = RolloutTokens.free(
+        len(rows), dict(L=limits.max_prompt, T=limits.max_response),
+        {'generated': None})
     for i, row in enumerate(rows):
+      of.prompt_length[i], of.length[i] = len(row.prompt), len(row.response)
       of.prompt[i, :len(row.prompt)] = row.prompt
       of.response[i, :len(row.response)] = row.response
       of.generated[i, :len(row.learned)] = row.learned
