@@ -298,7 +298,7 @@ class Sampler:
 
   def _policy(self) -> tuple[Any, int]:
     """Returns the weights to sample with, and their optimiser steps."""
-    to_sampling = self.parts.programs.rollout_sampler.to_sampling
+    to_sampling = self.parts.programs.rollout_sampler.weights.apply
     if self._learner is not None:
       # They are made anew in each call: kept, they would be in the way of the
       # update, which overwrites those that need no copy.
@@ -405,8 +405,7 @@ class Learner:
           f'{batch.temperature[heat.argmax()]:g}, but the learner trains at '
           f'{" or ".join(f"{x:g}" for x in heats)}: leave it out.')
     table = self._table(batch)
-    batch = self._scored(batch, table, old=(
-        'old_logprobs' in self.parts.stages.needs.columns))
+    batch = self._scored(batch, table, {*self.parts.stages.needs.columns})
     # Of one size, since plans of other numbers of rows are other programs.
     rows = scores.masked_indices(
         batch.trained, config.prompts_per_step * config.samples_per_prompt)
@@ -427,22 +426,20 @@ class Learner:
     Later steps compute their ratios to these. So a batch may be trained on
     after other steps.
     """
-    return self._scored(batch, self._table(batch), old=True)
+    return self._scored(batch, self._table(batch), {
+        'old_logprobs', *self.parts.stages.needs.columns})
 
-  def _scored(self, batch: Batch, table: Table, *, old: bool) -> Batch:
-    """Adds log-probs that the loss needs and the batch lacks."""
-    tokens, parts = batch.tokens, self.parts
-    needed = {'old_logprobs': old,
-              'anchor_logprobs': 'anchor_logprobs' in (
-                  parts.stages.needs.columns)}
+  def _scored(self, batch: Batch, table: Table, needed: set[str]) -> Batch:
+    """Adds those log-probs of these columns that the batch lacks."""
+    tokens, names = batch.tokens, ('old_logprobs', 'anchor_logprobs')
     missing = {
         name: np.zeros(tokens.response.shape, np.float32)
-        for name in needed if needed[name] and getattr(tokens, name) is None}
-    asked: dict[str, Any] = {**dict.fromkeys(needed), **missing}
+        for name in names if name in needed and getattr(tokens, name) is None}
+    asked: dict[str, Any] = {**dict.fromkeys(names), **missing}
     scored = scores.with_scores(
         self.parts, self._fixed, table, tokens.replace(**asked),
         scores.masked_indices(
-            batch.trained, parts.programs.scored_rows),
+            batch.trained, self.parts.programs.scored_rows),
         {POLICY: self.state})
     return batch._replace(tokens=tokens.replace(
         **{name: getattr(scored, name) for name in missing}))

@@ -35,7 +35,7 @@ def test_evaluations_are_not_quantised(parts):
   made = parts.programs
   assert made.rollout_sampler.sampler.sampler.kv == 'float8'
   assert made.sampler.sampler.kv is None
-  kinds = jax.tree.map(lambda x: x.dtype, made.rollout_sampler.weights)
+  kinds = jax.tree.map(lambda x: x.dtype, made.rollout_sampler.weights.result)
   assert kinds['embed'] == kinds['layers']['q'] == jnp.int8
   full = made.policy.sampling(None).result
   assert {x.dtype for x in jax.tree.leaves(full)} == {jnp.dtype('float32')}

@@ -110,7 +110,7 @@ def probe_gradient(
           np.repeat(np.arange(count), n),
           FIRST + np.tile(np.arange(n), count), config.max_response))
   responses = rollout.respond(
-      parts.sample, sampler.to_sampling(
+      parts.sample, sampler.weights.apply(
           state.learner.params, fixed.frozen['policy']), call, parts.step_key(
               parts.replicate(np.uint32(state.step))), fixed.sampling,
       tokenizer=task.tokenizer, processes=parts.processes)

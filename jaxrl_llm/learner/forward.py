@@ -142,9 +142,8 @@ def stats(
   columns = ragged.columns(at.lists, at.sizes.columns)
   tokens, targets = (
       ragged.tokens(batch.tokens, columns, ahead) for ahead in (0, 1))
-  longest = cfg.max_prompt + cfg.max_response
   layout = views.in_chunks(
-      columns, at.reach, at.sizes, longest) if at.sizes.chunks else (
+      columns, at.reach, static, at.sizes) if at.sizes.chunks else (
           views.in_rows(at.lists, columns, static, at.sizes))
 
   policy_model, chosen = setting.nets[POLICY].model, None

@@ -238,20 +238,14 @@ class _Group(NamedTuple):
   rows: list[tuple[int, int]]
 
 
-class _Place(NamedTuple):
-  """Place of a row in a list; `prompt` counts from the first of the prompts."""
-  row: int
-  response: int
-  prompt: int
-  owner: bool
-
-
 class _List:
   """A list that is being filled.
 
   Attributes:
     sizes: static sizes.
-    places: rows in it.
+    places: of each row in it: its number, the first columns of its response
+      and of its prompt, this counted from the first of the prompts, and whether
+      it is the first row of the list with its prompt.
     tokens: number of them.
     responses: columns for responses.
     prompts: columns for prompts.
@@ -260,7 +254,7 @@ class _List:
 
   def __init__(self, sizes: Sizes):
     self.sizes = sizes
-    self.places: list[_Place] = []
+    self.places: list[tuple[int, int, int, bool]] = []
     self.tokens = self.responses = self.prompts = 0
     self.reach: list[int] = []
     self._chunk = getattr(sizes.layout, 'chunk', 0)
@@ -280,7 +274,7 @@ class _List:
       if fits == len(group.rows):
         break
       length, row = group.rows[fits]
-      self.places.append(_Place(row, column, start, owner))
+      self.places.append((row, column, start, owner))
       self.tokens += length + new
       column = self.responses = column + length
       self.prompts, new, owner = self.prompts + new, 0, False

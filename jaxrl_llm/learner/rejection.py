@@ -194,15 +194,12 @@ def tokens(
       acceptance, jnp.where(mask, keep, 0.0), real(z), real(z_topk))
 
 
-COUNTS = ('tokens', 'estimate', 'keep', 'z')
-
-
 def counts(cfg: Rejection, facts: TokenFacts, mask: Array) -> dict[str, Array]:
-  """Returns the sums over tokens that `calibrate` needs, by name in COUNTS."""
+  """Returns the sums over tokens that `calibrate` needs, by name."""
   estimate = facts.keep if cfg.alpha == 'mask' else facts.acceptance
   z = facts.z if facts.z_topk is None else facts.z_topk
-  return {name: jnp.sum(x, dtype=jnp.float32) for name, x in zip(
-      COUNTS, (mask, estimate, facts.keep, z))}
+  return {name: jnp.sum(x, dtype=jnp.float32) for name, x in dict(
+      tokens=mask, estimate=estimate, keep=facts.keep, z=z).items()}
 
 
 def calibrate(
@@ -254,25 +251,11 @@ def accepted_share(
   return jnp.where(kept > 0, kept / jnp.maximum(count, 1.0), 1.0)
 
 
-class Factors(NamedTuple):
-  """Factors of the tokens' losses.
-
-  Attributes:
-    facts: of `tokens`.
-    factor: [B, t] float32, mask times weight, divided by `accepted_share`; 0
-      where masked.
-    metrics: name to [B, t], per token: importance, the weight; and those of
-      metrics of the module but kappa and empty, without their prefix.
-  """
-  facts: TokenFacts
-  factor: Array
-  metrics: dict[str, Array]
-
-
 def factors(
     context: Context, logprobs: obrs.Logprobs, advantages: Array, mask: Array,
     params: Mapping[str, Array], *, aggregation: str, clipped: bool,
-    correction: Optional[Callable[[Array, Array], Array]]) -> Factors:
+    correction: Optional[Callable[[Array, Array], Array]],
+) -> tuple[TokenFacts, Array, dict[str, Array]]:
   """Computes the factors of the tokens' losses.
 
   Args:
@@ -285,6 +268,12 @@ def factors(
     clipped: whether the surrogate has a ratio of new to old probability.
     correction: (log x [B, T], mask) -> weights, F in place of the bound c1;
       None for this bound.
+
+  Returns:
+    Facts, of `tokens`; the factor [B, t] float32, mask times weight, divided by
+    `accepted_share`, 0 where masked; and metrics, name to [B, t], per token:
+    importance, the weight; and those of the module but kappa and empty, without
+    their prefix.
   """
   cfg, lam = context.cfg, params['lam']
   logprobs = logprobs._replace(new=jax.lax.stop_gradient(logprobs.new))
@@ -319,7 +308,7 @@ def factors(
     metrics['obrs_z_error'] = jnp.abs(kappa * facts.z_topk - z)
   share = accepted_share(
       cfg, facts, mask, context.calibration.alpha, aggregation)
-  return Factors(facts, facts.keep * weight.weight / share, metrics)
+  return facts, facts.keep * weight.weight / share, metrics
 
 
 def metrics(
@@ -329,7 +318,7 @@ def metrics(
 
   Args:
     counts: sums over the batch, from `counts`.
-    sums: sums over tokens of `Factors.metrics`; kl_after is taken out.
+    sums: sums over tokens of the metrics of `factors`; kl_after is taken out.
     calibration: that the batch used.
 
   Returns:

@@ -60,8 +60,8 @@ def in_rows(
 
 
 def in_chunks(
-    columns: ragged.ListColumns, reach: Array, sizes: packing.Sizes,
-    longest: int) -> attention.Layout:
+    columns: ragged.ListColumns, reach: Array, static: ragged.Static,
+    sizes: packing.Sizes) -> attention.Layout:
   """Makes the layout in which attention is computed over chunks of columns.
 
   A token sees the tokens of its own sequence and of its prompt, as far as they
@@ -71,8 +71,8 @@ def in_chunks(
   Args:
     columns: of the lists.
     reach: [F, chunks] int32, the first column in reach of each chunk.
+    static: sizes of rows.
     sizes: of the lists.
-    longest: tokens of the longest row.
   """
   # A copy for each chunk, not one product of all columns with all: its scores
   # would be N x N, most of them hidden.
@@ -127,4 +127,5 @@ def in_chunks(
     return ragged.on_each(
         lambda x: x.reshape(1, sizes.columns, *x.shape[2:]), out)
 
-  return attention.Layout(attend, longest, columns.position)
+  return attention.Layout(
+      attend, static.prompt + static.response, columns.position)

@@ -25,11 +25,9 @@ class Player(NamedTuple):
   Attributes:
     model: its architecture.
     policy: functions of its parameters.
-    sampler: `generate` and its sizes, for evaluations.
   """
   model: ModelConfig
   policy: policy_lib.Policy
-  sampler: SamplerProgram
 
 
 class RolloutSampler(NamedTuple):
@@ -37,17 +35,12 @@ class RolloutSampler(NamedTuple):
 
   Attributes:
     player: name of the player that writes them.
-    to_sampling: (trained, frozen) -> its parameters for sampling; they may be
-      quantised.
-    lower_to_sampling: () -> `to_sampling`, lowered.
     sampler: `generate` and its sizes.
-    weights: abstract parameters, as `to_sampling` returns them.
+    weights: `Policy.sampling` of its parameters, which may be quantised.
   """
   player: str
-  to_sampling: Callable[..., Any]
-  lower_to_sampling: Callable[[], Any]
   sampler: SamplerProgram
-  weights: Any
+  weights: sharding.Resharder
 
 
 class Programs(NamedTuple):
@@ -61,9 +54,10 @@ class Programs(NamedTuple):
     learner: `score` and `update` of the RL phase, of all players.
     players: by name: 'policy', which is evaluated and exported; 'actor', if it
       is another model.
-    model, policy, sampler: parts of the policy.
+    model, policy: parts of the policy.
+    sampler: `generate` and its sizes, for evaluations of the policy.
     rollout_sampler: sampling of the responses that are trained on. Its sampler
-      is that of its player, if only the use differs.
+      is that of evaluations, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
     needs: quantities beside the rollouts that the loss needs.
   """
@@ -72,12 +66,12 @@ class Programs(NamedTuple):
   learner_mesh: jax.sharding.Mesh
   learner: learner_lib.LearnerPrograms
   players: dict[str, Player]
+  sampler: SamplerProgram
   rollout_sampler: RolloutSampler
   stages: Stages
 
   model = property(lambda self: self.players[POLICY].model)
   policy = property(lambda self: self.players[POLICY].policy)
-  sampler = property(lambda self: self.players[POLICY].sampler)
   needs = property(lambda self: self.stages.needs)
 
   @property

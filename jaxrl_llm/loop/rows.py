@@ -107,8 +107,7 @@ def of_wave(
         [*judged.rewards.values()], 1).astype(np.float32))
   if table.temperature is not None:
     table.temperature[:] = schedules.at(stages.settings.temperature, step)
-  if table.turn_start is not None or table.turn_rewards is not None:
-    _add_turns(table, judged)
+  _add_turns(table, judged)
   return Buffer(table, tokens_of(
       responses, judged.length, free.tokens, stages.settings.tempered))
 

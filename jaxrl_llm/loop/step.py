@@ -67,8 +67,8 @@ def take_step(
   learned, buffer = learn(parts, state, fixed, absorbed, tokens, timer)
 
   table = wave.rows.table
-  solved = step_metrics.solve(
-      state.solved, table.problem, table.valid & (table.reward >= 1.0))
+  solved = state.solved.copy()
+  solved[table.problem[table.valid & (table.reward >= 1.0)]] = True
   state = RunState(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
@@ -109,7 +109,7 @@ def sample(
 
   with timer('reshard'):
     weights = jax.block_until_ready(
-        sampler.to_sampling(
+        sampler.weights.apply(
             state.learners[sampler.player].params,
             fixed.frozen[sampler.player]))
 

@@ -281,23 +281,6 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
   return row
 
 
-def solve(
-    solved: np.ndarray, problem: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Marks the problems that a step has solved.
-
-  Args:
-    solved: [D] bool, problems solved before.
-    problem: [R] index of each response's problem.
-    right: [R] bool, True for right responses.
-
-  Returns:
-    [D] bool, a new array.
-  """
-  solved = solved.copy()
-  np.logical_or.at(solved, problem, right)
-  return solved
-
-
 def of_solved(solved: np.ndarray, kinds: Mapping[str, np.ndarray]) -> Row:
   """Computes the share of problems solved at least once so far.
 

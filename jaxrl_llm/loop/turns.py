@@ -18,18 +18,14 @@ import time
 from typing import Any, Callable, NamedTuple, Sequence
 import zlib
 
-import jax
 import numpy as np
 
 from jaxrl_llm import rewards, sharding
 from jaxrl_llm.base import phases
-from jaxrl_llm.base.tokenizer import Tokenizer
 from jaxrl_llm.environments import Reply
-from jaxrl_llm.environments.turns import Turns
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.sampling import plan as plan_lib
-from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import Requests, Rollouts
 
 
@@ -52,23 +48,6 @@ class WaveSampling(NamedTuple):
   slots: int
   policy_step: int = 0
   step: int = 0
-
-
-class WaveSetting(NamedTuple):
-  """Values that all waves of a run share.
-
-  Attributes:
-    key: PRNG key of the run.
-    seed: of the run; with problem and sample it is a trajectory's.
-    columns: T, most tokens of a trajectory.
-    tokenizer: of the task.
-    processes: who holds which rows.
-  """
-  key: jax.Array
-  seed: int
-  columns: int
-  tokenizer: Tokenizer
-  processes: Processes
 
 
 class TurnResult(NamedTuple):
@@ -135,30 +114,28 @@ class _Wave:
     said: row to trajectory, of those at home in this process.
   """
 
-  def __init__(
-      self, turns: Turns, call: rollout.SampleCall, noise: int,
-      run: WaveSetting):
+  def __init__(self, parts: Parts, call: rollout.SampleCall, noise: int):
     """Makes the wave before its first turn; the arguments are those of `play`,
     and the number of its noise.
     """
-    rows = len(call.requests.prompt)
-    self._turns, self._call, self._noise, self._run = turns, call, noise, run
-    self.tokens = np.zeros((rows, run.columns), np.int32)
-    self.wrote = np.zeros((rows, run.columns), bool)
+    self._parts, self._call, self._noise = parts, call, noise
+    self._turns, rows = parts.task.turns, len(call.requests.prompt)
+    shape = rows, parts.stages.settings.max_response
+    self.tokens, self.wrote = np.zeros(shape, np.int32), np.zeros(shape, bool)
     self.length, self.count = np.zeros((2, rows), np.int32)
     self.truncated = np.zeros(rows, bool)
     self.ended = 0
     self.arrays = {'tokens': self.tokens}
     self.shard = plan_lib.shard_of(
-        rows, sharding.data_shards(run.processes.mesh))
+        rows, sharding.data_shards(parts.processes.mesh))
     self.said = {row: _Trajectory() for row in np.flatnonzero(
-        run.processes.here(self.shard)).tolist()}
+        parts.processes.here(self.shard)).tolist()}
 
   def ask(self, rows: np.ndarray) -> Requests:
     """Returns the requests of the next turn of rows."""
     requests, done = self._call.requests, self.length[rows]
     most = self._turns.limits.turn
-    most = self._run.columns if most is None else most
+    most = self.tokens.shape[1] if most is None else most
     return Requests(
         prompt=requests.prompt[rows], sample=requests.sample[rows],
         budget=np.minimum(done + most, requests.budget[rows]),
@@ -203,11 +180,11 @@ class _Wave:
       start = int(self.length[row])
       trajectory.starts.append(start)
       # Decoding leaves out the stop token or text.
-      text = self._run.tokenizer.decode(
+      text = self._parts.task.tokenizer.decode(
           self.tokens[row, start:rollouts.length[i]])
       trajectory.turns.append(dict(text=text, observation='', reward=0.0))
 
-    started, processes = rollout.Attempt([]), self._run.processes
+    started, processes = rollout.Attempt([]), self._parts.processes
     if processes.leads:
       started = rollout.attempted(lambda: [
           self._submit(row) for row in rows[mine].tolist()])
@@ -230,7 +207,8 @@ class _Wave:
     problem = self._call.problems[requests.prompt[row]]
     number = int(requests.sample[row])
     return self._turns.submit(
-        problem, seed_of(self._run.seed, problem.id, number),
+        problem,
+        seed_of(self._parts.stages.settings.seed, problem.id, number),
         [turn['text'] for turn in turns],
         [turn['observation'] for turn in turns[:-1]])
 
@@ -248,7 +226,7 @@ class _Wave:
       return TurnResult(length, cut, None, reply)
     start, limits = int(self.length[row]), self._turns.limits
     kept, ids = self._turns.follow(
-        self._run.tokenizer, reply.observation,
+        self._parts.task.tokenizer, reply.observation,
         self.tokens[row, start:length].tolist())
     # A turn needs room for a token.
     if (self.count[row] + 1 >= limits.turns
@@ -269,18 +247,15 @@ class _Wave:
             observation=result.reply.observation or '',
             reward=result.reply.reward)
       if result.ids is not None:
-        self._append(row, result.ids)
+        columns = slice(result.length, result.length + len(result.ids))
+        # The observation may be over a token that does not stay.
+        for array in (self.wrote, *self.arrays.values()):
+          array[row, ..., columns] = 0
+        self.tokens[row, columns] = result.ids
+        self.length[row] += len(result.ids)
         going.append(row)
     self.ended += len(rows) - len(going)
     return np.array(going, int)
-
-  def _append(self, row: int, ids: Sequence[int]) -> None:
-    """Appends an observation to a row, over a token that does not stay."""
-    columns = slice(self.length[row], self.length[row] + len(ids))
-    for array in (self.wrote, *self.arrays.values()):
-      array[row, ..., columns] = 0
-    self.tokens[row, columns] = ids
-    self.length[row] += len(ids)
 
 
 def seed_of(seed: int, problem: int, sample: int) -> int:
@@ -302,12 +277,9 @@ def respond(
     The responses, and a function that starts to judge them and returns one that
     waits for the verdicts, see `rollout.start_judging`.
   """
-  task, processes, settings = (
-      parts.task, parts.processes, parts.stages.settings)
+  task, processes = parts.task, parts.processes
   if getattr(task, 'turns', None):
-    responses = play(task.turns, call, sampling, WaveSetting(
-        parts.key, settings.seed, settings.max_response, task.tokenizer,
-        processes))
+    responses = play(parts, call, sampling)
   else:
     responses = rollout.respond(
         sampling.sample, sampling.params, call, parts.step_key(
@@ -315,20 +287,18 @@ def respond(
         tokenizer=task.tokenizer, processes=processes,
         policy_step=sampling.policy_step)
   return responses, lambda: rollout.start_judging(
-      task, responses, processes, sampling.step, settings.steps)
+      task, responses, processes, sampling.step, parts.stages.settings.steps)
 
 
 def play(
-    turns: Turns, call: rollout.SampleCall, sampling: WaveSampling,
-    run: WaveSetting,
+    parts: Parts, call: rollout.SampleCall, sampling: WaveSampling,
 ) -> rollout.Responses:
   """Samples whole trajectories; see the top of this file.
 
   Args:
-    turns: environment, and limits of trajectories.
+    parts: environment, key and processes.
     call: prompts and requests of R trajectories.
     sampling: how to sample.
-    run: values that all waves share.
 
   Returns:
     Responses, whose tokens and texts have the observations in their places. The
@@ -339,28 +309,28 @@ def play(
     rewards.VerifierError: an environment answers earlier turns in another way
       than before.
   """
-  wave = _Wave(turns, call, sampling.noise, run)
+  wave = _Wave(parts, call, sampling.noise)
   use, waited, began = collections.Counter(), 0.0, time.monotonic()
-  parts = collections.deque((lambda part=part: part) for part in _parts(
+  waiting = collections.deque((lambda part=part: part) for part in _parts(
       wave.shard, sampling.slots))
   with phases.phase(
       'sampling', len(wave.length), 'trajectories') as phase:
-    while parts:
+    while waiting:
       at = time.monotonic()
-      rows = parts.popleft()()
-      if parts and _fewest(wave.shard[rows], wave.shard) < sampling.slots:
-        rows = np.sort(np.concatenate([rows, parts.popleft()()]))
+      rows = waiting.popleft()()
+      if waiting and _fewest(wave.shard[rows], wave.shard) < sampling.slots:
+        rows = np.sort(np.concatenate([rows, waiting.popleft()()]))
       waited += time.monotonic() - at
       phase.count(wave.ended)
       # A wave without rows is a call too: it says which arrays there are.
       if len(rows) or not use:
         rollouts, more = sampling.sample(
-            sampling.params, call.prompts, wave.ask(rows), run.key,
+            sampling.params, call.prompts, wave.ask(rows), parts.key,
             sampling.draw, policy_step=sampling.policy_step,
             shard=wave.shard[rows])
         use.update(more)
         wave.add(rows, rollouts)
-        parts.append(wave.answer(rows, rollouts))
+        waiting.append(wave.answer(rows, rollouts))
   trajectories = [*wave.said.values()]
   return rollout.Responses(
       call, wave.rollouts(sampling.policy_step), np.array([*wave.said], int),
@@ -368,7 +338,8 @@ def play(
       sampling.policy_step, rollout.PlayedTurns(
           [trajectory.turns for trajectory in trajectories],
           [trajectory.starts for trajectory in trajectories],
-          [trajectory.verdict(turns.rewards) for trajectory in trajectories],
+          [trajectory.verdict(parts.task.turns.rewards)
+           for trajectory in trajectories],
           [trajectory.reply.observation is not None
            for trajectory in trajectories], wave.count,
           waited / max(time.monotonic() - began, 1e-9)))

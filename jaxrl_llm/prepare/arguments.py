@@ -68,7 +68,7 @@ def abstract(made: programs.Programs) -> Arguments:
       frozen=sharding.abstract_params(
           made.policy.shapes, sharding.SAMPLE_RULES, made.mesh,
           made.model.dtype) if lora else None,
-      anchor=anchor, weights=made.rollout_sampler.weights,
+      anchor=anchor, weights=made.rollout_sampler.weights.result,
       generate=_generate(made),
       batch=_batch(made, updated, made.needs.updated),
       plan=on_devices(made, full_plan(made, updated)),
@@ -181,7 +181,7 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   if before and not made.config.steps:
     return before
   phases = dict(
-      before, reshard=made.rollout_sampler.lower_to_sampling,
+      before, reshard=made.rollout_sampler.weights.lower,
       sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
   if x.batch.old_logprobs is not None or x.anchor is not None:

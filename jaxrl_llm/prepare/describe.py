@@ -124,6 +124,6 @@ def layout(parts: Parts) -> str:
         parts.programs.learner_mesh)
     if name == parts.programs.rollout_sampler.player:
       text += f'Sampling{of}:\n' + sharding.table(
-          parts.programs.rollout_sampler.weights, sharding.SAMPLE_RULES,
-          parts.programs.mesh)
+          parts.programs.rollout_sampler.weights.result,
+          sharding.SAMPLE_RULES, parts.programs.mesh)
   return text

@@ -281,15 +281,13 @@ def make_programs(
         model=models[POLICY], own_prompts=config.eval.slots is not None,
         kv=None, slots=config.eval.slots,
         continues='generated' in needs.columns)
-  players = {
-      name: Player(
-          model, policies[name], evaluating if name == POLICY else writing)
-      for name, model in models.items()}
-  weights = policies[writer].sampling(config.sampling.weights)
+  players = {name: Player(model, policies[name])
+             for name, model in models.items()}
   rollout_sampler = RolloutSampler(
-      writer, weights.apply, weights.lower, writing, weights.result)
+      writer, writing, policies[writer].sampling(config.sampling.weights))
   return Programs(
-      config, mesh, learner_mesh, learner, players, rollout_sampler, stages)
+      config, mesh, learner_mesh, learner, players, evaluating, rollout_sampler,
+      stages)
 
 
 def sft_learner(

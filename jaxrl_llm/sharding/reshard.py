@@ -38,7 +38,7 @@ class Resharder(NamedTuple):
     lower: () -> lowered program; needs only shapes.
     result: abstract parameters as `apply` returns them.
   """
-  apply: Callable[[Any], Any]
+  apply: Callable[..., Any]
   lower: Callable[[], Any]
   result: Any
 

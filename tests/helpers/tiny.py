@@ -124,9 +124,8 @@ def changed(parts: build.Parts, **fields: Any) -> build.Parts:
   theirs['players'] = {
       **players, 'policy': players['policy']._replace(**player)}
   if 'policy' in player and 'actor' not in players:
-    weights = player['policy'].sampling(None)
     theirs['rollout_sampler'] = parts.programs.rollout_sampler._replace(
-        to_sampling=weights.apply, lower_to_sampling=weights.lower)
+        weights=player['policy'].sampling(None))
   theirs.setdefault('stages', stages.make_stages(
       fields.get('config', parts.config), len(task.train)))
   ours.setdefault('user_config', fields.get('config', parts.user_config))

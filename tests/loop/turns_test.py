@@ -23,6 +23,15 @@ def processes():
   return processes_lib.make_processes(make_mesh(1, 1, 1))
 
 
+def parts(env, columns, processes):
+  """Stands for the parts of a run whose task has this environment."""
+  return types.SimpleNamespace(
+      key=None, processes=processes,
+      task=types.SimpleNamespace(turns=env, tokenizer=TOKENIZER),
+      stages=types.SimpleNamespace(settings=types.SimpleNamespace(
+          seed=5, max_response=columns)))
+
+
 def drawn(problem, sample, before):
   """The next token of a model that looks at all tokens before it."""
   rng = np.random.default_rng((problem, sample, *before))
@@ -144,9 +153,8 @@ def test_waves_are_trajectories_one_at_a_time(waves, processes):
         rollout.requests(prompt, number, columns))
     env = Env(limits)
     responses = turns.play(
-        env, call, turns.WaveSampling(
-            sample, None, None, 3, int(rng.integers(1, 6)), 7),
-        turns.WaveSetting(None, 5, columns, TOKENIZER, processes))
+        parts(env, columns, processes), call, turns.WaveSampling(
+            sample, None, None, 3, int(rng.integers(1, 6)), 7))
     judged = rollout.start_judging(
         types.SimpleNamespace(verify=None), responses, processes)()
     made, played = responses.rollouts, responses.played
@@ -198,9 +206,8 @@ def test_one_part_is_written_while_the_environment_answers_the_other(
       (5, [[*range(8)], *['answer'] * 8])):
     told.clear()
     turns.play(
-        Noted(Limits(3, 4, 2)), call, turns.WaveSampling(
-            noted, None, None, 3, slots), turns.WaveSetting(
-                None, 5, 40, TOKENIZER, processes))
+        parts(Noted(Limits(3, 4, 2)), 40, processes), call,
+        turns.WaveSampling(noted, None, None, 3, slots))
     assert told[:len(first)] == first
     # From the first part with fewer rows than slots on, there is one.
     calls = [{*rows} for rows in told if rows != 'answer']
@@ -221,5 +228,5 @@ def test_an_environment_that_changes_its_mind_ends_the_run(processes):
       limits=Limits(2, None, 2), submit=lambda *args: fail)
   with pytest.raises(rewards.VerifierError, match='it differs'):
     turns.play(
-        env, call, turns.WaveSampling(sample, None, None, 3, 4),
-        turns.WaveSetting(None, 5, 4, TOKENIZER, processes))
+        parts(env, 4, processes), call,
+        turns.WaveSampling(sample, None, None, 3, 4))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import types
 
 import numpy as np
 import pytest
@@ -217,12 +218,14 @@ def played(task, problem, scripts, columns=400):
 
   processes = processes_lib.make_processes(make_mesh(1, 1, 1))
   count = len(scripts)
+  parts = types.SimpleNamespace(
+      key=None, processes=processes, task=task, stages=types.SimpleNamespace(
+          settings=types.SimpleNamespace(seed=0, max_response=columns)))
   responses = turns.play(
-      task.turns, rollout.SampleCall(
+      parts, rollout.SampleCall(
           [problem], rollout.encode([problem], tok, 400), rollout.requests(
               np.zeros(count, int), np.arange(count), columns)),
-      turns.WaveSampling(sample, None, None, 0, 4), turns.WaveSetting(
-          None, 0, columns, tok, processes))
+      turns.WaveSampling(sample, None, None, 0, 4))
   judged = rollout.start_judging(task, responses, processes)()
   task.close()
   return responses, judged
