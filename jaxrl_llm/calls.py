@@ -305,8 +305,7 @@ class Sampler:
       state, frozen = self._learner.state, self._learner.frozen
       return to_sampling(state.params, frozen), int(state.step)
     if self._weights is None:
-      start = start_weights.start(
-          self.parts, lambda *_: None, resumed=False)
+      start = start_weights.start(self.parts, lambda *_: None, resumed=False)
       self._weights = to_sampling(start.params, start.frozen)
     return self._weights, 0
 

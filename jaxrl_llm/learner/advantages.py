@@ -133,8 +133,7 @@ def make_program(
         _of_rows(found, columns), of_tokens, trained, reported)
 
   @jax.jit
-  def wave_signal(
-      rewards, valid, length, probe, complete, step, columns=None):
+  def wave_signal(rewards, valid, length, probe, complete, step, columns=None):
     columns = _given(columns, budget)
 
     def values(rewards, valid, columns):

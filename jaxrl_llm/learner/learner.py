@@ -19,12 +19,7 @@ from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Setting
 from jaxrl_llm.learner.optimizer import Optimizer
-from jaxrl_llm.learner.options import (
-  ACTOR,
-  LossChoices,
-  PassOptions,
-  POLICY,
-)
+from jaxrl_llm.learner.options import ACTOR, LossChoices, PassOptions, POLICY
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -146,8 +141,7 @@ def make_learner(
     states = {name: _init(tree, player.optimizer) for (
         name, player), tree in zip(players.items(), params, strict=True)}
     if cfg.rejection:
-      states[POLICY] = states[POLICY].replace(
-          calibration=rejection_lib.init())
+      states[POLICY] = states[POLICY].replace(calibration=rejection_lib.init())
     if ACTOR in states:
       states[ACTOR] = states[ACTOR].replace(
           distill=jnp.asarray(cfg.actor.distill, jnp.float32))
@@ -251,6 +245,5 @@ def _net(mesh, player: PlayerModel) -> Net:
   # many small ones.
   fetch = None
   if mesh.shape['fsdp'] > 1:
-    fetch = collectives.gathering(
-        sharding.TRAIN_RULES, player.model.dtype)
+    fetch = collectives.gathering(sharding.TRAIN_RULES, player.model.dtype)
   return Net(player.model, player.compose, axes, fetch)

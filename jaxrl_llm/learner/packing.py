@@ -422,8 +422,7 @@ def _placed(
     reach[m, f, :len(filled.reach)] = (
         filled.responses + np.array(filled.reach, int))
   count = -(-len(lists) // shards)
-  real = sum(x.tokens for x in lists) / max(
-      count * shards * sizes.columns, 1)
+  real = sum(x.tokens for x in lists) / max(count * shards * sizes.columns, 1)
   if sizes.chunks:
     # Clipped here: XLA moves a slice that would pass the end, without a word,
     # and the mask would then speak of other columns.

@@ -99,10 +99,8 @@ def make_policy(
   dtype = jnp.dtype(model.dtype)
 
   def sampling(kind):
-    made = sharding.to_sampling(
-        shapes, mesh, dtype, kind=kind, learner=learner)
-    return made._replace(
-        apply=lambda trained, frozen=None: made.apply(trained))
+    made = sharding.to_sampling(shapes, mesh, dtype, kind=kind, learner=learner)
+    return made._replace(apply=lambda trained, frozen=None: made.apply(trained))
 
   return Policy(
       shapes=shapes, trained=shapes,

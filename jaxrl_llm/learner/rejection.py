@@ -177,8 +177,7 @@ def tokens(
   real = lambda x: None if x is None else jax.lax.stop_gradient(
       jnp.where(mask, x, 0.0))
   target = real(logprobs.of_target(cfg.target))
-  acceptance = real(obrs.acceptance(
-      target, real(logprobs.behaviour), lam=lam))
+  acceptance = real(obrs.acceptance(target, real(logprobs.behaviour), lam=lam))
   # 'expected' has the mean of 'sampled' with less variance, but leaves no token
   # out of the loss.
   keep = {
@@ -292,8 +291,7 @@ def factors(
         correction=correction)
   gap = logprobs.behaviour - logprobs.of_target(cfg.target)
   # log q'/p = log min(q, p / lam) - log Z - log p.
-  kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(
-      jnp.where(z > 0, z, 1.0))
+  kept_gap = jnp.minimum(gap, -jnp.log(lam)) - jnp.log(jnp.where(z > 0, z, 1.0))
   rejected = 1.0 - facts.keep
   sign = policy_losses.by_token(advantages)
   metrics = dict(

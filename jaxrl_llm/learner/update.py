@@ -142,8 +142,7 @@ def update(
 
   # ---- ROWS: which tokens count, and how much ----
   # A token behind the response stands for whatever its list has there.
-  batch = with_advantages(
-      batch.replace(mask=batch.mask & forward.real(batch)))
+  batch = with_advantages(batch.replace(mask=batch.mask & forward.real(batch)))
   # Of the whole batch: microbatches and devices only add their parts.
   weights = policy_losses.token_weights(
       batch.mask, cfg.aggregation, where=batch.response_length > 0,
@@ -278,8 +277,7 @@ def _means(sums, calibration, own, setting):
     counts = sums.pop('rejection')
     metrics.update(rejection_lib.metrics(counts, sums, calibration))
     if not own:
-      calibration = rejection_lib.calibrate(
-          cfg, counts, calibration, own=False)
+      calibration = rejection_lib.calibrate(cfg, counts, calibration, own=False)
   if 'experts' in sums:
     metrics.update(experts.load_metrics(sums.pop('experts')))
   tokens = jnp.maximum(metrics['tokens'], 1.0)

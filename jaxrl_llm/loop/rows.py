@@ -236,8 +236,7 @@ def signal(
     WaveSignal of NumPy arrays, with the gains of the P groups.
   """
   program, table, first = parts.advantages, join(held, new), len(held.group)
-  rows = rows_of(
-      table, ask.group, parts.stages.settings.samples, valid=False)
+  rows = rows_of(table, ask.group, parts.stages.settings.samples, valid=False)
   # Waves differ in size; a program of the largest serves all of them.
   free = parts.stages.curriculum.max_prompts - len(rows)
   rows = np.pad(rows, ((0, free), (0, 0)), constant_values=-1)
@@ -363,8 +362,7 @@ def learner_batch(
   if of.generated is not None:
     wrote &= of.generated
   sequence = np.pad(of.prompt, ((0, 0), (0, len(t))))
-  np.put_along_axis(
-      sequence, prompt_length[:, None] + t, of.response, axis=1)
+  np.put_along_axis(sequence, prompt_length[:, None] + t, of.response, axis=1)
   carried = {name: x for name, x in of.columns.items() if name not in _MERGED}
   return LearnerBatch(**carried | further, **dict(
       tokens=sequence, prompt_length=prompt_length, response_length=of.length,
@@ -393,6 +391,5 @@ def minibatches(
     order = rows
     if count > 1:
       order = np.random.default_rng([*seed, epoch]).permutation(rows)
-    order = np.pad(
-        order, (0, count * size - len(rows)), constant_values=-1)
+    order = np.pad(order, (0, count * size - len(rows)), constant_values=-1)
     yield from np.split(order, count)

@@ -30,13 +30,7 @@ from jaxrl_llm.loop.state import (
   SKIPPED_LIMIT,
 )
 from jaxrl_llm.monitoring import timing
-from jaxrl_llm.types import (
-  LearnerBatch,
-  Picked,
-  RolloutTokens,
-  rows_of,
-  Table,
-)
+from jaxrl_llm.types import LearnerBatch, Picked, RolloutTokens, rows_of, Table
 
 
 def take_step(
@@ -176,8 +170,7 @@ def absorb(
     wave: the new wave.
   """
   choose, select, _, settings = parts.stages
-  in_flight, due = scores_lib.exchange(
-      parts, state, fixed, wave, timer)
+  in_flight, due = scores_lib.exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
     table = rows_lib.join(state.buffer.table, due.rows.table)
     with timer('select'):
@@ -351,16 +344,14 @@ def _update(
   settings, processes = parts.stages.settings, parts.processes
   usage, metrics = table.usage.copy(), []
   usage[np.unique(rows[rows >= 0])] += 1
-  facts = dict(
-      entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
+  facts = dict(entropy=table.entropy.copy(), clip_share=table.clip_share.copy())
   split = [
       processes.place(part, table.shard) for part in rows_lib.minibatches(
           rows, size=settings.minibatch, epochs=settings.epochs,
           seed=(settings.seed, counts.rounds))]
   away = [processes.surplus(part, table.shard) for part in split]
   if away:  # in one exchange: each is a wait for the slowest process
-    processes.exchange(
-        np.unique(np.concatenate(away)), table.shard, tokens)
+    processes.exchange(np.unique(np.concatenate(away)), table.shard, tokens)
   for part in phases.counted(split, 'optimiser steps'):
     batch = _minibatch(parts, table, tokens, part)
     here = table.at(part)

@@ -88,8 +88,7 @@ class _Trajectory:
       return None
     reward = float(sum(turn['reward'] for turn in self.turns))
     if not abs(reward) <= rewards.LARGEST:
-      return rewards.Verdict(
-          0.0, 'error', False, f'the reward is {reward:g}')
+      return rewards.Verdict(0.0, 'error', False, f'the reward is {reward:g}')
     return rewards.Verdict(
         reward, 'correct' if reward >= 1 else 'partial' if reward > 0
         else 'wrong')
@@ -313,8 +312,7 @@ def play(
   use, waited, began = collections.Counter(), 0.0, time.monotonic()
   waiting = collections.deque((lambda part=part: part) for part in _parts(
       wave.shard, sampling.slots))
-  with phases.phase(
-      'sampling', len(wave.length), 'trajectories') as phase:
+  with phases.phase('sampling', len(wave.length), 'trajectories') as phase:
     while waiting:
       at = time.monotonic()
       rows = waiting.popleft()()

@@ -61,8 +61,7 @@ def abstract(made: programs.Programs) -> Arguments:
         config) else state[POLICY].params
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
-  updated, scored = (
-      methods.minibatch_rows(config), made.scored_rows)
+  updated, scored = methods.minibatch_rows(config), made.scored_rows
   return Arguments(
       state=state,
       frozen=sharding.abstract_params(

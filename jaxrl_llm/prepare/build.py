@@ -46,8 +46,7 @@ def by_kind(problems: Sequence[tasks.Problem]) -> dict[str, np.ndarray]:
   """Returns the indices of the problems of each kind, by its name."""
   names, index = np.unique(
       [plain.line(p.kind) for p in problems], return_inverse=True)
-  return {
-      str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
+  return {str(name): np.flatnonzero(index == i) for i, name in enumerate(names)}
 
 
 def drop_long_prompts(
@@ -295,8 +294,7 @@ def parts(
   programs, needs = fit.fitted(make, config, room and room // mesh.size)
 
   base_key = processes_lib.key(config.seed, programs.learner_mesh)
-  fold_in = jax.jit(
-      jax.random.fold_in, out_shardings=sharding.replicated(mesh))
+  fold_in = jax.jit(jax.random.fold_in, out_shardings=sharding.replicated(mesh))
   return Parts(
       task=task, kinds=by_kind(task.train), programs=programs,
       sample=rollout.host_sampler(programs.rollout_sampler.sampler, mesh),

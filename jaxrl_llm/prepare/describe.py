@@ -32,10 +32,8 @@ def write(parts: Parts, folder: paths.Path) -> None:
   """Writes the files of a folder that a run needs beside its checkpoints."""
   user_config = parts.user_config.copy_and_resolve_references()
   user_config.workdir = str(folder)
-  paths.write_whole(
-      folder / 'choices.json', config_lib.choices(parts.config))
-  paths.write_whole(
-      folder / 'config.json', config_lib.to_json(user_config))
+  paths.write_whole(folder / 'choices.json', config_lib.choices(parts.config))
+  paths.write_whole(folder / 'config.json', config_lib.to_json(user_config))
 
 
 def of_player(parts: Parts, name: str) -> Parts:
@@ -86,8 +84,7 @@ def buffer(stages: Stages) -> str:
       stages.settings.lag * stages.curriculum.max_requests)
   if not rows:
     return ''
-  row_bytes = sum(
-      x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))
+  row_bytes = sum(x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))
   return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
           f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
 

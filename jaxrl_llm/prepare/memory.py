@@ -87,8 +87,7 @@ def parts(
     platform: of the devices.
   """
   model, actor = models[POLICY], models.get(ACTOR)
-  item = np.dtype(
-      'float32' if model.dtype == 'float32' else 'float16').itemsize
+  item = np.dtype('float32' if model.dtype == 'float32' else 'float16').itemsize
   requests = stages.curriculum.max_requests
   rows = (1 + config.actor.lag) * requests + stages.selection.capacity + (
       stages.curriculum.capacity * config.samples_per_prompt)
@@ -117,8 +116,7 @@ def parts(
             config.max_prompt + config.max_response)))
   shards = mesh['data'] * mesh['fsdp']
   slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
-  sampling = _sampling(
-      config, actor or model, slots, item, platform, training)
+  sampling = _sampling(config, actor or model, slots, item, platform, training)
   update = _update(config, model, shards, item) if training else []
   return found + max(
       [sampling, update], key=lambda phase: sum(part.bytes for part in phase))

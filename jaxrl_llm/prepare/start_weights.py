@@ -156,8 +156,7 @@ def _tuned(
 def base_file(config: ConfigDict) -> paths.Path:
   """Returns the file of the fine-tuned weights that a LoRA run freezes."""
   # Not ROUNDING: an evaluation may have other lengths than the run.
-  name = config_lib.fingerprint(
-      config_lib.affecting(config, config_lib.SFT))
+  name = config_lib.fingerprint(config_lib.affecting(config, config_lib.SFT))
   return paths.place(config.workdir) / f'base-{name}.safetensors'
 
 
@@ -174,8 +173,7 @@ def cache_file(parts: build.Parts, rows: str = '') -> paths.Path:
   contents = [config_lib.fingerprint(sft.settings(parts, config_lib.ROUNDING))]
   # The mesh as it is: in the config one of its axes may be -1.
   contents += parts.programs.learner_mesh.shape.values()
-  contents += [
-      digest for of, digest in parts.contents.items() if of == 'model']
+  contents += [digest for of, digest in parts.contents.items() if of == 'model']
   if not plugs.plug('task.name', config.task.name).packaged and hasattr(
       task, 'demonstration'):
     # Some demonstrations stand for the user's code, which no config has.
