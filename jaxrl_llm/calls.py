@@ -127,14 +127,9 @@ class Samples(NamedTuple):
       ValueError: a shape is another, or an advantage is not finite.
     """
     rows, prompts = len(self.texts), int(self.prompt[-1]) + 1
-    for name, values in ('advantages', advantages), ('trained', trained):
-      if (shape := np.shape(values))[1:] and shape[0] != prompts:
-        raise ValueError(
-            f'{name} has the shape {shape}, but there are {prompts} prompts: '
-            'give [rows], or [prompts, samples].')
-    advantages = _column('advantages', advantages, rows, np.float32)
+    advantages = _column('advantages', advantages, rows, prompts, np.float32)
     trained = np.ones(rows, bool) if trained is None else _column(
-        'trained', trained, rows, bool)
+        'trained', trained, rows, prompts, bool)
     wrong = trained & ~np.isfinite(advantages)
     if wrong.any():
       row = int(wrong.argmax())
@@ -582,9 +577,14 @@ def _text(prompt: Prompt, number: int, tokenizer: Tokenizer) -> str:
   return tokenizer.start + prompt.removeprefix(tokenizer.start)
 
 
-def _column(name: str, values: Any, rows: int, kind: Any) -> np.ndarray:
-  """Returns values of rows as an array [R]."""
+def _column(
+    name: str, values: Any, rows: int, prompts: int, kind: Any) -> np.ndarray:
+  """Returns values [R] or [P, n] of rows as an array [R]."""
   values = np.asarray(values, kind)
+  if values.shape[1:] and len(values) != prompts:
+    raise ValueError(
+        f'{name} has the shape {values.shape}, but there are {prompts} '
+        'prompts: give [rows], or [prompts, samples].')
   if values.size != rows:
     raise ValueError(
         f'{name} has the shape {values.shape}, but there are {rows} rows: give '

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jaxrl_llm.learner.options import OverlongOptions
 from jaxrl_llm.ops import overlong as overlong_lib
 from jaxrl_llm.ops import pkpo, screening
-from jaxrl_llm.types import Table
+from jaxrl_llm.types import Array, Table
 
-Array = jax.Array
 # (rewards [P, N], where [P, N] bool, step [], columns) -> (advantages [P, N],
 # or [P, N, T] if it names `turn`, metrics), and with [P, N, T] perhaps the
 # advantages of rows [P, N]. `where` marks valid samples; `step` is the number

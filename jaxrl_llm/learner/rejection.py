@@ -154,15 +154,9 @@ class TokenFacts(NamedTuple):
 
 
 def tokens(
-    cfg: Rejection,
-    logprobs: obrs.Logprobs,
-    mask: Array,
-    lam: Array,
-    *,
-    z: Optional[Array] = None,
-    z_topk: Optional[Array] = None,
-    noise: Optional[Array] = None,
-) -> TokenFacts:
+    cfg: Rejection, logprobs: obrs.Logprobs, mask: Array, lam: Array, *,
+    z: Optional[Array] = None, z_topk: Optional[Array] = None,
+    noise: Optional[Array] = None) -> TokenFacts:
   """Computes the acceptance of tokens, and their mask.
 
   Args:

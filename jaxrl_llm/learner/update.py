@@ -325,13 +325,8 @@ OBJECTIVES = dict(policy_losses.OBJECTIVES, likelihood=likelihood)
 
 
 def weighted_sum(
-    new: Array,
-    entropy: Array,
-    batch: LearnerBatch,
-    weights: Array,
-    loss: LossParams,
-    *,
-    cfg: LossChoices,
+    new: Array, entropy: Array, batch: LearnerBatch, weights: Array,
+    loss: LossParams, *, cfg: LossChoices,
     rejection: Optional[rejection_lib.Context] = None,
 ) -> tuple[Array, Any]:
   """Computes a microbatch's part of the policy's loss, and its metrics.

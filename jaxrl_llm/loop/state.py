@@ -1,6 +1,5 @@
 """State of a run between two steps."""
 
-import io
 from typing import Any, NamedTuple
 import zlib
 
@@ -121,9 +120,8 @@ def raise_not_finite(
   """
   number = f'-{processes.channel.index}' * (processes.channel.count > 1)
   path = paths.place(workdir) / f'not_finite{number}.npz'
-  content = io.BytesIO()
-  np.savez(content, **batch.columns)
-  paths.write_whole(path, content.getvalue())
+  with paths.new_file(path) as file:
+    np.savez(file, **batch.columns)
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
       'or gradient that is not finite and were not applied: check the last '

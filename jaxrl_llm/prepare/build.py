@@ -214,15 +214,6 @@ def _stops(tokenizer: Any) -> stops_lib.Stops:
       [text.encode() for text in texts], tokenizer.spelled) if texts else None)
 
 
-def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
-  """Makes the sampler's mesh."""
-  if config.mesh.cpu_devices is not None:
-    sharding.split_cpu(config.mesh.cpu_devices)
-  return sharding.make_mesh(
-      *(config.mesh[axis] for axis in sharding.AXES),
-      learner_tensor=config.mesh.learner_tensor)
-
-
 def _contents(
     task: tasks.Task, checkpoints: dict[str, hf.Checkpoint]) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
@@ -277,7 +268,11 @@ def parts(
   checkpoints, tokenizer = _checkpoints(config, tokenizer)
   task, lengths = _task(
       config, models[POLICY], tokenizer, training and not own_prompts)
-  mesh = _mesh(config)
+  if config.mesh.cpu_devices is not None:
+    sharding.split_cpu(config.mesh.cpu_devices)
+  mesh = sharding.make_mesh(
+      *(config.mesh[axis] for axis in sharding.AXES),
+      learner_tensor=config.mesh.learner_tensor)
   platform = mesh.devices.flat[0].platform
   processes = processes_lib.make_processes(mesh, sharding.learner_mesh(
       mesh, config.mesh.learner_tensor))

@@ -27,12 +27,10 @@ class Part(NamedTuple):
     name: the arrays, for the message.
     fix: the advice if they are too large.
     bytes: their size, on all devices together.
-    on_host: whether they are in the host's memory, not in an accelerator's.
   """
   name: str
   fix: str
   bytes: int
-  on_host: bool = False
 
 
 def check(
@@ -56,8 +54,6 @@ def check(
   found = parts(
       config, models, dict(mesh.shape), stages, heldout, training,
       mesh.devices.flat[0].platform)
-  if mesh.devices.flat[0].platform != 'cpu':
-    found = [part for part in found if not part.on_host]
   needed = sum(part.bytes for part in found)
   if room is not None and needed > room:
     most = max(found, key=lambda part: part.bytes)
@@ -81,6 +77,8 @@ def parts(
     platform: str = 'cpu') -> list[Part]:
   """Returns the arrays that exist at the same time, each a lower bound.
 
+  Those of the host count where its memory is that of the devices.
+
   Args:
     config, models, stages, heldout, training: arguments of `check`.
     mesh: size of each axis.
@@ -94,15 +92,16 @@ def parts(
   width = config.max_prompt + 2 * config.max_response
   if config.off_policy != 'none':
     width += 2 * config[config.off_policy].top_k * config.max_response
-  found = [
-      *_weights(config, model, mesh, item, training),
-      Part('the rollouts of a step', 'lower prompts_per_step, '
-           'samples_per_prompt, max_prompt, max_response, or keep fewer rounds',
-           4 * rows * width, on_host=True),
-      Part('the verdicts of an evaluation',
-           'lower eval.samples or eval.problems',
-           16 * min(heldout, config.eval.problems or heldout)
-           * config.eval.samples, on_host=True)]
+  found = _weights(config, model, mesh, item, training)
+  if platform == 'cpu':
+    found += [
+        Part('the rollouts of a step', 'lower prompts_per_step, '
+             'samples_per_prompt, max_prompt, max_response, or keep fewer '
+             'rounds', 4 * rows * width),
+        Part('the verdicts of an evaluation',
+             'lower eval.samples or eval.problems',
+             16 * min(heldout, config.eval.problems or heldout)
+             * config.eval.samples)]
   if actor and training:
     learns = methods.actor(config).learns
     found.append(Part(
