@@ -100,8 +100,10 @@ def with_scores(
     scores = processes.fetch_rows(parts.programs.learner.score(
         params, batch, planned, fixed.loss, fixed.frozen[POLICY]))
     for field, values in scores._asdict().items():
-      if field == 'logprobs':  # all that the anchor's scores have
+      if field == 'logprobs':
         field = name
+      elif name != 'old_logprobs':  # another policy's
+        continue
       if values is not None and getattr(tokens, field) is not None:
         column = getattr(scored, field).copy()
         column[mine[real]] = values[real]
