@@ -265,22 +265,21 @@ def make_programs(
                   name == POLICY or choice.actor.learns) else None,
           policies[name].trained, policies[name].compose)
        for name, model in models.items()}, choice, mesh=learner_mesh)
-  sampler = functools.partial(
-      make_sampler, config, mesh, stops=stops,
-      curriculum=stages.curriculum)
   needs = stages.needs
+  sampler = functools.partial(
+      make_sampler, config, mesh, stops=stops, curriculum=stages.curriculum,
+      continues='generated' in needs.columns)
   writer = options.writer(models)
   writing = sampler(
       model=models[writer], record_experts='experts' in needs.columns,
-      top_logprobs=needs.top, continues='generated' in needs.columns)
+      top_logprobs=needs.top)
   evaluating = writing
   if (writer != POLICY or config.sampling.kv or config.loss.replay_experts
       or config.eval.slots is not None):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(
         model=models[POLICY], own_prompts=config.eval.slots is not None,
-        kv=None, slots=config.eval.slots,
-        continues='generated' in needs.columns)
+        kv=None, slots=config.eval.slots)
   players = {name: Player(model, policies[name])
              for name, model in models.items()}
   rollout_sampler = RolloutSampler(
