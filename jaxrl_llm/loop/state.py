@@ -120,7 +120,7 @@ def raise_not_finite(
   """
   number = f'-{processes.channel.index}' * (processes.channel.count > 1)
   path = paths.place(workdir) / f'not_finite{number}.npz'
-  with paths.new_file(path) as file:
+  with paths.new_path(path) as file:
     np.savez(file, **batch.columns)
   raise FloatingPointError(
       f'{SKIPPED_LIMIT} updates in a row, the last in step {step}, had a loss '
