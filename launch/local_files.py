@@ -312,8 +312,8 @@ def _extras(
   if any(s.endswith('.parquet') or not (
       s in files or paths.in_bucket(s)) for s in sources):
     yield 'data'
-  if any(f'{flat[name]}'.endswith('.gguf') for name in (
-      'model.hf', 'actor.model.hf')):
+  if any(f'{flat[f"{section}.hf"]}'.endswith('.gguf')
+         for section in config_lib.MODELS.values()):
     yield 'gguf'
   if flat.get('task.judge') == 'math_verify':
     yield 'math_verify'

@@ -113,8 +113,8 @@ def test_evaluate_and_export_take_the_policy_or_the_actor(
     export.main()
     config = config_lib.of_player(tiny.load(**RUN), player)
     params, model, step = export.parameters(
-        tiny.load(workdir, **RUN) if not number else config_lib.of_actor(
-            tiny.load(workdir, **RUN)), 'last', player)
+        tiny.load(workdir, **RUN) if not number else config_lib.of_player(
+            tiny.load(workdir, **RUN), player), 'last', player)
     assert step == 4 and model == config_lib.model_config(config)
     assert tiny.same(params, saved[str(number)]['params'])
     assert json.loads((out / 'config.json').read_text())[

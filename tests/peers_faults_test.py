@@ -319,9 +319,9 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   of_actor = Reads(monkeypatch, with_actor)
   choices.loss_params(with_actor)
   reads.names |= of_actor.names
-  assert config_lib.of_actor(tiny.load(
-      tmp_path, **tiny.ACTOR, actor__learning_rate=.5)
-                             ).optimizer.learning_rate == .5
+  assert config_lib.of_player(tiny.load(
+      tmp_path, **tiny.ACTOR, actor__learning_rate=.5), 'actor'
+                              ).optimizer.learning_rate == .5
   fields = {
       name for name in config_lib.flatten(config) if not name.startswith(
           ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}

@@ -57,20 +57,18 @@ from jaxrl_llm.config.model import (
     is_large,
     model_config,
     models,
-    of_actor,
     of_player,
-    SECTIONS,
 )
 from jaxrl_llm.config.nested import flatten
-from jaxrl_llm.config.sections import as_section
-from jaxrl_llm.config.table import has_actor, has_sft, sft_of_lora
+from jaxrl_llm.config.sections import as_section, MODELS
+from jaxrl_llm.config.table import has_sft, players, sft_of_lora
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.learner.options import PLAYERS
 
 __all__ = (
-    'EVALUATION', 'PLAYERS', 'ROUNDING', 'SECTIONS', 'SFT', 'WEIGHTS',
+    'EVALUATION', 'MODELS', 'PLAYERS', 'ROUNDING', 'SFT', 'WEIGHTS',
     'affecting', 'as_section', 'base', 'choices', 'complete', 'difference',
-    'fingerprint', 'flatten', 'has_actor', 'has_sft', 'is_large', 'load',
-    'load_file', 'model_config', 'models', 'name_of', 'of_actor', 'of_player',
-    'parse', 'refused', 'resume_conflicts', 'sft_of_lora', 'split', 'title',
-    'to_json', 'to_text', 'validate', 'with_saved_auto_values')
+    'fingerprint', 'flatten', 'has_sft', 'is_large', 'load', 'load_file',
+    'model_config', 'models', 'name_of', 'of_player', 'parse', 'players',
+    'refused', 'resume_conflicts', 'sft_of_lora', 'split', 'title', 'to_json',
+    'to_text', 'validate', 'with_saved_auto_values')

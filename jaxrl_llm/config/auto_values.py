@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config.files import from_json
-from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import flatten, nested
+from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.values import check
 from jaxrl_llm.storage import paths
 
@@ -29,7 +29,7 @@ def choices(config: ConfigDict) -> str:
   flat = flatten(config)
   return json.dumps({name: flat.get(name) for name in (
       *_LIMITS, *_CHOSEN, *(
-          f'{section}.{leaf}' for section in SECTIONS.values()
+          f'{section}.{leaf}' for section in MODELS.values()
           for leaf in ('hf', 'dtype')))}, indent=1)
 
 
@@ -54,7 +54,7 @@ def with_saved_auto_values(config: ConfigDict) -> ConfigDict:
     if all(begun.get(name) == flat[name] for name in _LIMITS):
       taken = {name: begun[name] for name in _CHOSEN
                if flat[name] == AUTO and name in begun}
-    for section in SECTIONS.values():
+    for section in MODELS.values():
       name, kind = f'{section}.hf', f'{section}.dtype'
       if flat[name] and flat[kind] is None and begun.get(name) == flat[name]:
         taken[kind] = begun[kind]

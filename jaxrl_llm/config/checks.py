@@ -10,7 +10,7 @@ from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten
-from jaxrl_llm.config.table import has_actor, table
+from jaxrl_llm.config.table import players, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.learner.options import ACTOR, POLICY
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
@@ -37,7 +37,8 @@ def validate(
   for field in plugs.PLUG_FIELDS:
     plugs.chosen(field, flat)  # a plug's own options may contradict each other
   model = _found(config, POLICY, hub) if models else None
-  actor = _found(config, ACTOR, hub) if models and has_actor(flat) else None
+  actor = _found(config, ACTOR, hub) if models and (
+      ACTOR in players(flat)) else None
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
@@ -207,7 +208,7 @@ def _replay(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if model and model.experts is None:
     yield ('loss.replay_experts=True needs a model with experts, which '
            f'{c.model.hf or c.model.preset} has not: leave it out.')
-  if has_actor(flatten(c)):
+  if ACTOR in players(flatten(c)):
     yield ('loss.replay_experts=True replays what the policy itself has '
            'chosen, but the actor is another model: leave it out.')
 
@@ -276,7 +277,7 @@ def _actor(
     c: ConfigDict, model: ModelConfig | None, actor: ModelConfig | None,
 ) -> Iterator[str]:
   """Yields a sentence for each conflict of an actor with another model."""
-  if not has_actor(flatten(c)):
+  if ACTOR not in players(flatten(c)):
     return
   if model and actor and actor.vocab_size != model.vocab_size:
     fewer, more = sorted((actor.vocab_size, model.vocab_size))

@@ -7,8 +7,8 @@ from typing import Any, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from jaxrl_llm.base.declared import AFFECTS, WEIGHTS
-from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import current, Flat, flatten
+from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 
@@ -55,7 +55,7 @@ def difference(
   for flat in (a, b):
     for field in table(flat).values():
       flat.setdefault(field.name, field.default)
-  for section in SECTIONS.values():
+  for section in MODELS.values():
     name, kind = f'{section}.hf', f'{section}.dtype'
     if a[name] and a[kind] is None:  # the run did not choose it
       a[kind] = b[kind]

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from jaxrl_llm.base import own_code
 from jaxrl_llm.config import values
-from jaxrl_llm.config.model import SECTIONS
 from jaxrl_llm.config.nested import (
   CHOOSING,
   Config,
@@ -21,6 +20,7 @@ from jaxrl_llm.config.nested import (
   nested,
   rechosen,
 )
+from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import table
 from jaxrl_llm.storage import paths
 
@@ -105,7 +105,7 @@ def overridden(
       name: values.converted(fields[name], overrides[name])
       for name in CHOOSING if name in overrides}
   before = flat
-  for section in SECTIONS.values():
+  for section in MODELS.values():
     theirs = _text(flat[f'{section}.hf']).lower()
     if _text(overrides.get(f'{section}.hf', theirs)).lower() != theirs:
       flat = flat | {name: field.default for name, field in fields.items()

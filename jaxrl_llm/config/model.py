@@ -6,18 +6,17 @@ from typing import Any, Mapping
 from ml_collections import ConfigDict
 
 from jaxrl_llm.config.nested import flatten, nested
-from jaxrl_llm.config.table import DEFAULTS, has_actor, table
+from jaxrl_llm.config.sections import MODELS, SOURCES
+from jaxrl_llm.config.table import DEFAULTS, players, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.learner.options import ACTOR, PLAYERS, POLICY
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
-# Name of each player to the section of its model.
-SECTIONS = dict(zip(PLAYERS, ('model', 'actor.model')))
 # Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
 # are slower with it, 135 million faster.
 LARGE = 20_000_000
 # Sections and fields that are the policy's affair alone.
-_OF_POLICY = ('off_policy', 'jackpot.', 'lora.', 'loss.', 'actor.')
+_OF_POLICY = 'off_policy', 'jackpot.', 'lora.'
 
 
 def model_config(
@@ -34,8 +33,8 @@ def model_config(
     ValueError: an unknown preset or model, or fields that do not fit together.
     NotOnDisk: the hub would have to be asked.
   """
-  given = (config if player == POLICY else of_actor(config)).model
-  section = SECTIONS[player]
+  given = (config if player == POLICY else of_player(config, player)).model
+  section = MODELS[player]
   if given.hf:
     from jaxrl_llm.models import hf, hf_config  # They take long to import.
     known = hf_config.read_config(
@@ -76,7 +75,7 @@ def model_config(
 
 def is_large(config: ConfigDict) -> bool:
   """Returns whether a model is from a checkpoint or has many parameters."""
-  if any(flatten(config)[f'{section}.hf'] for section in SECTIONS.values()):
+  if any(flatten(config)[f'{section}.hf'] for section in MODELS.values()):
     return True
   return any(
       model.parameter_count() >= LARGE for model in models(config).values())
@@ -84,36 +83,7 @@ def is_large(config: ConfigDict) -> bool:
 
 def models(config: ConfigDict) -> dict[str, ModelConfig]:
   """Returns `model_config` of each player, by its name."""
-  actor = [ACTOR] if has_actor(flatten(config)) else []
-  return {name: model_config(config, name) for name in [POLICY, *actor]}
-
-
-def of_actor(config: ConfigDict | Mapping[str, Any]) -> ConfigDict:
-  """Returns the config in which the actor's model is the policy's.
-
-  Args:
-    config: of a run whose actor is another model, or what a checkpoint keeps
-      of it.
-
-  Raises:
-    ValueError: the actor is the policy itself.
-  """
-  flat = flatten(config)
-  if not has_actor(flat):
-    raise ValueError(
-        'The config has no actor beside its policy: set config.actor.model.hf '
-        'or config.actor.model.preset.')
-  own = {
-      f'model.{name.removeprefix("actor.model.")}': value
-      for name, value in flat.items() if name.startswith('actor.model.')}
-  own['model.preset'] = own['model.preset'] or DEFAULTS['model.preset']
-  if flat['actor.learning_rate'] is not None:
-    own['optimizer.learning_rate'] = flat['actor.learning_rate']
-  if 'contents.actor' in flat:
-    own['contents.model'] = flat.pop('contents.actor')
-  return _whole({
-      name: value for name, value in (flat | own).items()
-      if not name.startswith(_OF_POLICY)})
+  return {name: model_config(config, name) for name in players(flatten(config))}
 
 
 def of_player(
@@ -122,22 +92,30 @@ def of_player(
 
   Args:
     config: of a run, or what a checkpoint keeps of it.
-    player: one of PLAYERS.
+    player: one of MODELS. Its model is the policy's in the result.
 
   Raises:
-    ValueError: the actor is the policy itself.
+    ValueError: the config has no such player.
   """
-  if player == 'actor':
-    return of_actor(config)
   flat = flatten(config)
-  # The user's functions of a loss may name columns that only the actor makes.
-  left = ('actor.', 'loss.') if has_actor(flat) else ('actor.',)
-  return _whole({
-      name: value for name, value in flat.items()
-      if name == 'actor.lag' or not name.startswith(left)})
-
-
-def _whole(flat: Mapping[str, Any]) -> ConfigDict:
-  """Returns a config in which what is left out has its default."""
+  there, prefix = players(flat), f'{MODELS[player]}.'
+  if player not in there:
+    raise ValueError(
+        f'The config has no {player} beside its policy: set '
+        f'{" or ".join(f"config.{field}" for field in SOURCES[player])}.')
+  own = {f'model.{name.removeprefix(prefix)}': value
+         for name, value in flat.items() if name.startswith(prefix)}
+  own['model.preset'] = own.get('model.preset') or DEFAULTS['model.preset']
+  if flat.get(f'{player}.learning_rate') is not None:
+    own['optimizer.learning_rate'] = flat[f'{player}.learning_rate']
+  if f'contents.{player}' in flat:
+    own['contents.model'] = flat.pop(f'contents.{player}')
+  # The user's functions of a loss may name columns that only others make.
+  left = (*(f'{name}.' for name in SOURCES), *['loss.'] * (len(there) > 1),
+          *_OF_POLICY * (player != POLICY))
+  flat = {name: value for name, value in (flat | own).items()
+          if not name.startswith(left) or (
+              name == 'actor.lag' and player == POLICY)}
+  # What is left out has its default.
   return nested({
       **{field.name: field.default for field in table(flat).values()}, **flat})

@@ -1,5 +1,6 @@
 """Configs as nested ConfigDicts, and as flat dictionaries of dotted names."""
 
+import itertools
 import types
 from typing import Any, Mapping
 
@@ -9,6 +10,7 @@ from jaxrl_llm.base import own_code
 from jaxrl_llm.config import plugs
 from jaxrl_llm.config.names import unknown
 from jaxrl_llm.config.plugs import PLUG_FIELDS
+from jaxrl_llm.config.sections import SOURCES
 from jaxrl_llm.config.table import table
 
 Flat = dict[str, Any]
@@ -24,7 +26,7 @@ _MOVED = {
 _NAMING = {'task.name', 'task.tools'}  # the fields that have them
 
 # Fields whose values decide which other fields there are.
-CHOOSING = (*PLUG_FIELDS, 'off_policy', 'actor.model.hf', 'actor.model.preset')
+CHOOSING = (*PLUG_FIELDS, 'off_policy', *itertools.chain(*SOURCES.values()))
 
 
 class Config(ConfigDict):

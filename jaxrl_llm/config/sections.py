@@ -318,7 +318,12 @@ def _fields(section: Section) -> list[Field]:
       section.declared, affects=section.affects)]
 
 
-JACKPOT, ACTOR = 'off_policy=jackpot', 'actor.model.hf or actor.model.preset'
+# Name of each player to the section of its model. Its other fields and its
+# digest in a checkpoint have its name: `actor.learning_rate`, `contents.actor`.
+MODELS = {options.POLICY: 'model', options.ACTOR: 'actor.model'}
+# Name of each player but the policy to the fields of which one adds it.
+SOURCES = {name: (f'{section}.hf', f'{section}.preset')
+           for name, section in MODELS.items() if name != options.POLICY}
 SECTIONS = (
     Section('', RunOptions),
     Section('task', TaskOptions, EVERYTHING),
@@ -331,14 +336,15 @@ SECTIONS = (
     Section('learner', options.LearnerOptions),
     Section('actor', LagOptions),
     Section('actor.model', ActorModelOptions),
-    Section('actor', options.ActorOptions, choice=ACTOR),
+    Section('actor', options.ActorOptions,
+            choice=' or '.join(SOURCES[options.ACTOR])),
     Section('mesh', MeshOptions, NOTHING),
     Section('sft', SFTOptions, (WEIGHTS, SFT)),
     Section('eval', EvalOptions, NOTHING),
     Section('checkpoint', CheckpointOptions, NOTHING),
     Section('processes', ProcessesOptions, NOTHING),
     Section('log', LogOptions, NOTHING),
-    Section('jackpot', options.JackpotOptions, choice=JACKPOT),
+    Section('jackpot', options.JackpotOptions, choice='off_policy=jackpot'),
 )
 
 

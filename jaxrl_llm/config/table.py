@@ -7,21 +7,22 @@ from typing import Any, Mapping
 from jaxrl_llm.base.declared import Field, meanings, optional
 from jaxrl_llm.config import plugs
 from jaxrl_llm.config.plugs import PLUG_FIELDS
-from jaxrl_llm.config.sections import ACTOR, Section, SECTIONS
+from jaxrl_llm.config.sections import MODELS, Section, SECTIONS, SOURCES
+from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.models.config import ModelConfig, RopeScaling
 
 DEFAULTS = {field.name: field.default for section in SECTIONS
             if not section.choice for field in section.fields()}
 
 
-def has_actor(flat: Mapping[str, Any]) -> bool:
-  """Returns whether another model than the policy writes the responses.
+def players(flat: Mapping[str, Any]) -> list[str]:
+  """Returns the names of a config's players, the policy first.
 
   Args:
     flat: dotted name to value; what is left out has its default.
   """
-  return any(
-      flat.get(name) for name in ('actor.model.hf', 'actor.model.preset'))
+  return [POLICY, *(name for name, fields in SOURCES.items()
+                    if any(map(flat.get, fields)))]
 
 
 def has_sft(config: Any) -> bool:
@@ -75,9 +76,10 @@ def hyperparameters(chosen_by: str, name: str) -> dict[str, Field]:
 
 def chosen(section: Section, flat: Mapping[str, Any]) -> bool:
   """Returns whether a config has a section."""
-  name, _, value = section.choice.partition('=')
-  return has_actor(flat) if section.choice == ACTOR else (
-      not name or flat[name] == value)
+  names, _, value = section.choice.partition('=')
+  return not names or any(
+      flat[name] == value if value else flat[name]
+      for name in names.split(' or '))
 
 
 def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
@@ -108,8 +110,7 @@ def table(flat: Mapping[str, Any] | None = None) -> dict[str, Field]:
         own = hyperparameters(field.name, flat[field.name]).values()
         # A section of its own stands behind those of all runs.
         (rows if PLUG_FIELDS[field.name].prefix else own_sections).extend(own)
-    if section.name == 'model' or (
-        section.name == 'actor.model' and has_actor(flat)):
+    if section.name in map(MODELS.get, players(flat)):
       rows += _model_fields(section.name, section.affects)
   rows += own_sections
   found = {field.name: field for field in rows}
@@ -139,8 +140,8 @@ def elsewhere(name: str) -> str:
              if among(plugs.plug(field, plug).hyperparameters)]
     if names:
       return f'{field}={" or ".join(names)}'
-  if name.startswith('actor.model.') and among(table(
-      {'actor.model.preset': 'tiny'})):
-    return ACTOR
+  for player, fields in SOURCES.items():
+    if among(x.name for x in _model_fields(MODELS[player], ())):
+      return ' or '.join(fields)
   return next((one.choice for one in SECTIONS if one.choice and among(
       field.name for field in one.fields())), '')

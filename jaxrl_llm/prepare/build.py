@@ -158,7 +158,7 @@ def _typed(
   flat, config = config_lib.flatten(config), (
       config.copy_and_resolve_references())
   for player, model in models.items():
-    section = config_lib.SECTIONS[player]
+    section = config_lib.MODELS[player]
     name = flat[f'{section}.hf']
     if not name or flat[f'{section}.dtype'] is not None:
       continue
@@ -185,7 +185,7 @@ def _checkpoints(
       policy's.
   """
   found, flat = {}, config_lib.flatten(config)
-  for player, section in config_lib.SECTIONS.items():
+  for player, section in config_lib.MODELS.items():
     name = flat[f'{section}.hf']
     if not name:
       continue

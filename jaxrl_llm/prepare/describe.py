@@ -40,13 +40,13 @@ def of_player(parts: Parts, name: str) -> Parts:
   """Returns the parts in which a player is the policy."""
   if name == POLICY:
     return parts
-  contents = {**parts.contents, 'model': parts.contents.get('actor')}
+  contents = {**parts.contents, 'model': parts.contents.get(name)}
   return parts._replace(
       programs=parts.programs._replace(
-          config=config_lib.of_actor(parts.config),
+          config=config_lib.of_player(parts.config, name),
           players={POLICY: parts.programs.players[name]}),
       contents={k: v for k, v in contents.items() if v is not None},
-      user_config=config_lib.of_actor(parts.user_config))
+      user_config=config_lib.of_player(parts.user_config, name))
 
 
 def param_shardings(parts: Parts) -> Any:

@@ -15,6 +15,7 @@ from jaxrl_llm.base import schedules
 from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner.options import ACTOR
 from jaxrl_llm.models import experts
 from jaxrl_llm.types import Settings
 
@@ -25,7 +26,7 @@ def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
     return None
   return config_lib.as_section(
       rejection_lib.Rejection, config[config.off_policy],
-      decoupled=config_lib.has_actor(config_lib.flatten(config)))
+      decoupled=ACTOR in config_lib.players(config_lib.flatten(config)))
 
 
 def recorded_experts(config: ConfigDict) -> Optional[experts.Record]:
@@ -74,7 +75,7 @@ def has_turns(config: ConfigDict) -> bool:
 
 def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
   """Returns how an actor that is another model learns; None without one."""
-  if not config_lib.has_actor(config_lib.flatten(config)):
+  if ACTOR not in config_lib.players(config_lib.flatten(config)):
     return None
   return config_lib.as_section(
       actor_lib.Training, config.actor,

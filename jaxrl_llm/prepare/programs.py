@@ -205,7 +205,7 @@ def _learner_mesh(
       # whose length differs between data shards: a deadlock.
       raise ValueError(
           f'mesh.tensor={mesh.shape["tensor"]} does not divide '
-          f'{config_lib.SECTIONS[name]}.kv_heads={model.kv_heads}: no head can '
+          f'{config_lib.MODELS[name]}.kv_heads={model.kv_heads}: no head can '
           'be split, use a divisor of it.')
   learner_mesh = sharding.learner_mesh(mesh, config.mesh.learner_tensor)
   if config.lora.rank and learner_mesh is not mesh:

@@ -128,7 +128,7 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
   """
   flat = config_lib.flatten(config_lib.load(spec, overrides))
   changes = {}
-  for section in 'model', 'actor.model':
+  for section in config_lib.MODELS.values():
     preset = HUB.get(flat[f'{section}.hf'])
     if preset:
       changes.update({
