@@ -1,7 +1,7 @@
 """Checks of fields against each other."""
 
 import re
-from typing import Iterable, Iterator
+from typing import Iterable, Iterator, Mapping
 
 from ml_collections import ConfigDict
 
@@ -10,6 +10,7 @@ from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.config import plugs, values
 from jaxrl_llm.config.model import model_config
 from jaxrl_llm.config.nested import flatten
+from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import players, table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.learner.options import ACTOR, POLICY
@@ -36,14 +37,13 @@ def validate(
   values.check(flat)
   for field in plugs.PLUG_FIELDS:
     plugs.chosen(field, flat)  # a plug's own options may contradict each other
-  model = _found(config, POLICY, hub) if models else None
-  actor = _found(config, ACTOR, hub) if models and (
-      ACTOR in players(flat)) else None
+  found = {name: _found(config, name, hub) for name in players(flat) if models}
+  model = found.get(POLICY)
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _lengths, _evaluation, _devices, _attention)
             for fault in check(config, model)]
-  faults += _actor(config, model, actor)
+  faults += [*_vocabularies(found), *_actor(config, model)]
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
@@ -273,17 +273,21 @@ def _without_effect(
              f'out, or set it to its default, {to_text(default)}.')
 
 
-def _actor(
-    c: ConfigDict, model: ModelConfig | None, actor: ModelConfig | None,
-) -> Iterator[str]:
-  """Yields a sentence for each conflict of an actor with another model."""
+def _vocabularies(found: Mapping[str, ModelConfig | None]) -> Iterator[str]:
+  """Yields a sentence for each player with other tokens than the policy's."""
+  sizes = {name: model.vocab_size for name, model in found.items() if model}
+  for name, other in sizes.items():
+    fewer, more = sorted((other, size := sizes.get(POLICY, other)))
+    if fewer < more:
+      yield (f'{MODELS[name]} has {other} tokens and model {size}: ids {fewer} '
+             f'to {more - 1} are of one alone. Choose a{"n" * (name == ACTOR)} '
+             f'{name} with the vocabulary of the policy.')
+
+
+def _actor(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
+  """Yields a sentence for each conflict of an actor that is another model."""
   if ACTOR not in players(flatten(c)):
     return
-  if model and actor and actor.vocab_size != model.vocab_size:
-    fewer, more = sorted((actor.vocab_size, model.vocab_size))
-    yield (f'actor.model has {actor.vocab_size} tokens and model '
-           f'{model.vocab_size}: ids {fewer} to {more - 1} are of one alone. '
-           'Choose an actor with the vocabulary of the policy.')
   if not c.actor.ppo and not c.actor.distill:
     yield from _without_effect(c, [
         (f'actor.{name}', False, 'actor.ppo=False and actor.distill=0, an '

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.declared import AUTO
-from jaxrl_llm.learner.options import ACTOR, POLICY
+from jaxrl_llm.learner.options import POLICY, writer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.prepare import methods
 from jaxrl_llm.prepare.stages import Stages
@@ -84,7 +84,7 @@ def parts(
     mesh: size of each axis.
     platform: of the devices.
   """
-  model, actor = models[POLICY], models.get(ACTOR)
+  model = models[POLICY]
   item = np.dtype('float32' if model.dtype == 'float32' else 'float16').itemsize
   requests = stages.curriculum.max_requests
   rows = (1 + config.actor.lag) * requests + stages.selection.capacity + (
@@ -102,12 +102,12 @@ def parts(
              'lower eval.samples or eval.problems',
              16 * min(heldout, config.eval.problems or heldout)
              * config.eval.samples)]
-  if actor and training:
-    learns = methods.actor(config).learns
+  for name in [*models][1:] * training:  # The policy is the first.
+    learns = methods.learns(config, name)
     found.append(Part(
-        f"the actor's weights{', with their gradients and moments' * learns}",
-        'choose a smaller actor.model',
-        (16 if learns else 4) * mesh['data'] * actor.parameter_count()))
+        f"the {name}'s weights{', with their gradients and moments' * learns}",
+        f'choose a smaller {config_lib.MODELS[name]}', (16 if learns else 4)
+        * mesh['data'] * models[name].parameter_count()))
   if config_lib.has_sft(config):
     found.append(Part(
         'the rows of a supervised step', 'lower sft.batch',
@@ -115,7 +115,8 @@ def parts(
             config.max_prompt + config.max_response)))
   shards = mesh['data'] * mesh['fsdp']
   slots = min(config.sampling.slots, math.ceil(requests / shards)) * shards
-  sampling = _sampling(config, actor or model, slots, item, platform, training)
+  sampling = _sampling(
+      config, models[writer(models)], slots, item, platform, training)
   update = _update(config, model, shards, item) if training else []
   return found + max(
       [sampling, update], key=lambda phase: sum(part.bytes for part in phase))

@@ -15,7 +15,7 @@ from jaxrl_llm.base import schedules
 from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.options import ACTOR
+from jaxrl_llm.learner.options import ACTOR, POLICY
 from jaxrl_llm.models import experts
 from jaxrl_llm.types import Settings
 
@@ -81,6 +81,11 @@ def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
       actor_lib.Training, config.actor,
       controlled=config.actor.kl_target is not None,
       importance=actor_importance(config)[0])
+
+
+def learns(config: ConfigDict, player: str) -> bool:
+  """Returns whether a player of a config is trained."""
+  return player == POLICY or player == ACTOR and actor(config).learns
 
 
 def actor_importance(

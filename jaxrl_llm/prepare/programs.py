@@ -262,7 +262,7 @@ def make_programs(
       {name: learner_lib.PlayerModel(
           model, optimizer_lib.make_optimizer(
               OptimizerConfig(**configs[name].optimizer), steps) if (
-                  name == POLICY or choice.actor.learns) else None,
+                  methods.learns(config, name)) else None,
           policies[name].trained, policies[name].compose)
        for name, model in models.items()}, choice, mesh=learner_mesh)
   needs = stages.needs
