@@ -142,10 +142,11 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
   response = column(np.int32, 'T')
   length = column(np.int32)
   behaviour_logprobs = column(np.float32, 'T')
-  old_logprobs = column(np.float32, 'T', maker='score')
-  anchor_logprobs = column(np.float32, 'T', maker='score')
-  z = column(np.float32, 'T', maker='score')
-  actor_logprobs = column(np.float32, 'T', maker='score')
+  old_logprobs = column(np.float32, 'T', maker='score', player='policy')
+  anchor_logprobs = column(
+      np.float32, 'T', maker='score', player='policy', frozen=True)
+  z = column(np.float32, 'T', maker='score', player='actor')
+  actor_logprobs = column(np.float32, 'T', maker='score', player='actor')
 
 
 class Table(Rows):

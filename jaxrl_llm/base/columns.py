@@ -30,16 +30,21 @@ class Column(NamedTuple):
     maker: what makes it, in the runs that need it: sampler, verifier,
       environment, score (`LearnerPrograms.score`), advantage or run. '' is for
       columns that all rows have.
+    player: of a score, the player whose pass it takes, beside that of the
+      policy. It is the player's log-probs, or made of them.
+    frozen: whether it is of that player alone, as it is when RL starts.
   """
   type: Any
   axes: str = ''
   fill: Any = 0
   maker: str = ''
+  player: str = ''
+  frozen: bool = False
 
 
-def column(type: Any, axes: str = '', fill: Any = 0, maker: str = '') -> Any:
+def column(type: Any, axes: str = '', fill: Any = 0, **more: Any) -> Any:
   """Declares a column in a class of `Rows`; the arguments are of `Column`."""
-  return Column(type, axes, fill, maker)
+  return Column(type, axes, fill, **more)
 
 
 class Rows:

@@ -1,6 +1,6 @@
 """Scores of rows: log-probs of their tokens under policies."""
 
-from typing import Any, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -44,17 +44,28 @@ def masked_indices(which: np.ndarray, size: int) -> np.ndarray:
   return np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
-def scoring(columns: Any, learners: dict[str, Any]) -> dict[str, Any]:
-  """Returns the parameters of the players that score rows.
+def scoring(
+    columns: Collection[str], learners: Mapping[str, Any],
+    anchors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """Returns the parameters that each call of `score` takes.
 
   Args:
-    columns: rows, or a batch. Their columns say which scores are needed.
+    columns: names of columns, among them the scores that are needed.
     learners: name of each player to its TrainState.
+    anchors: name of each column of a frozen player to its parameters.
+
+  Returns:
+    Column of each call's `Scores.logprobs`, to the name of each player in the
+    call to its parameters.
   """
+  there = {name: column for name, column in RolloutTokens.declared.items()
+           if column.player and name in columns}
   # The actor's pass costs as much as it is large: only where it is asked for.
-  alone = columns.actor_logprobs is None and columns.z is None
-  return {name: state.params for name, state in learners.items()
-          if name == POLICY or not alone}
+  asked = {column.player for column in there.values() if not column.frozen}
+  now = {name: learners[name].params for name in asked & learners.keys()}
+  return {name: {column.player: anchors.get(name)} if column.frozen else now
+          for name, column in there.items()
+          if column.frozen or column.player == POLICY}
 
 
 def with_scores(
@@ -66,8 +77,8 @@ def with_scores(
     parts, fixed: programs, and the loss, which has the temperature of all
       policies if the table has none.
     table: R rows.
-    tokens: the same rows. Of their old log-probs, anchor log-probs, actor
-      log-probs and normalisers, the arrays that are there are filled.
+    tokens: the same rows. Of their scores, the arrays that are there are
+      filled.
     rows: [B] which rollouts to score; -1 for filler.
     learners: states of the players, at the step of these rows.
 
@@ -77,10 +88,8 @@ def with_scores(
   """
   processes = parts.processes
   plain = tokens.replace(top_ids=None, top_logprobs=None)
-  models = {'old_logprobs': scoring(tokens, learners),
-            'anchor_logprobs': {POLICY: fixed.anchor}}
-  models = {name: params for name, params in models.items()
-            if getattr(tokens, name) is not None}
+  models = scoring(
+      tokens.columns, learners, {'anchor_logprobs': fixed.anchor})
   scored = plain if tokens.z is not None else tokens
   if not models or (rows < 0).all():
     return scored
@@ -99,12 +108,10 @@ def with_scores(
         temperature=table.at(mine).temperature), len(rows))
     scores = processes.fetch_rows(parts.programs.learner.score(
         params, batch, planned, fixed.loss, fixed.frozen[POLICY]))
-    for field, values in scores._asdict().items():
-      if field == 'logprobs':
-        field = name
-      elif name != 'old_logprobs':  # another policy's
-        continue
-      if values is not None and getattr(tokens, field) is not None:
+    # Behind the log-probs of the pass are scores of the players that learn.
+    fields = name, *scores._fields[1:] * (name == 'old_logprobs')
+    for field, values in zip(fields, scores):
+      if values is not None and field in tokens.columns:
         column = getattr(scored, field).copy()
         column[mine[real]] = values[real]
         scored = scored.replace(**{field: column})

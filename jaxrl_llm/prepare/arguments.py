@@ -13,7 +13,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import LossParams
-from jaxrl_llm.loop import scores as scores_lib
+from jaxrl_llm.loop import scores
 from jaxrl_llm.prepare import choices, methods, programs, sft_data
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
@@ -183,11 +183,11 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       before, reshard=made.rollout_sampler.weights.lower,
       sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
-  if x.batch.old_logprobs is not None or x.anchor is not None:
-    players = {POLICY: x.anchor} if x.batch.old_logprobs is None else (
-        scores_lib.scoring(x.batch, x.state))
+  calls = scores.scoring(
+      made.needs.columns, x.state, {'anchor_logprobs': x.anchor})
+  if calls:
     phases['score'] = lambda: learner.score.lower(
-        players, x.scored, x.scored_plan, x.loss, x.frozen)
+        [*calls.values()][0], x.scored, x.scored_plan, x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
       x.state, x.batch, x.plan, x.loss, x.frozen, x.behaviour_params)
   return phases

@@ -9,6 +9,7 @@ from jaxrl_llm import sharding
 from jaxrl_llm.base import plain
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop import scores
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.prepare import build, methods
 from jaxrl_llm.storage import paths
@@ -71,11 +72,10 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
   if not training:
     return [*start, 'sharded_generate']
   samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
-  score = bool({'old_logprobs', 'anchor_logprobs'} & (
-      parts.stages.needs.columns.keys()))
   return [
       *start * len(programs.players), *['sharded_generate'] * len(samplers),
-      'wave_signal', 'batch_advantages', *['score'] * score, 'update']
+      'wave_signal', 'batch_advantages', *['score'] * bool(
+          scores.scoring(parts.stages.needs.columns, {}, {})), 'update']
 
 
 def buffer(stages: Stages) -> str:

@@ -119,11 +119,10 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
             'None.')
       if names[name] and maker:
         columns[name] = None
-  # A score is of the policy before it learns.
-  scores = {name for name in columns
-            if LearnerBatch.declared[name].maker == 'score'}
-  return columns | dict.fromkeys(
-      ['old_logprobs'] if scores - {'anchor_logprobs'} else [])
+  # A score is of the policy before it learns, or of a frozen player.
+  made = [LearnerBatch.declared[name] for name in columns]
+  return columns | dict.fromkeys(['old_logprobs'] * any(
+      column.player and not column.frozen for column in made))
 
 
 # What makes a column, for errors.

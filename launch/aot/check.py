@@ -18,6 +18,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.launch.aot import chips, cost, faults, memory
 from jaxrl_llm.learner import packing
+from jaxrl_llm.loop import scores
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import HUB
 from jaxrl_llm.prepare import (
@@ -291,7 +292,7 @@ def _runs(made: programs.Programs, name: str) -> int:
   if name == 'update':
     return made.needs.updates_per_step
   if name == 'score':
-    return len({'old_logprobs', 'anchor_logprobs'} & made.needs.columns.keys())
+    return len(scores.scoring(made.needs.columns, {}, {}))
   return int(name != 'sft' or not made.config.steps)  # it is no part of one
 
 

@@ -13,12 +13,19 @@ LEARNERS = {name: types.SimpleNamespace(params=name)
 
 
 @pytest.mark.parametrize('fields, names', [
-    ({}, {'policy'}), ({'actor_logprobs': 0}, {'policy', 'actor'}),
-    ({'z': 0}, {'policy', 'actor'})])
+    ([], ['policy']), (['actor_logprobs'], ['policy', 'actor']),
+    (['z'], ['policy', 'actor'])])
 def test_the_actor_scores_rows_only_where_it_is_asked_for(fields, names):
-  columns = types.SimpleNamespace(**{'actor_logprobs': None, 'z': None} | {
-      name: np.zeros(1) for name in fields})
-  assert scores.scoring(columns, LEARNERS) == {name: name for name in names}
+  params = {name: name for name in names}
+  assert scores.scoring({'old_logprobs', *fields}, LEARNERS, {}) == {
+      'old_logprobs': params}
+  assert scores.scoring(
+      {'anchor_logprobs', 'old_logprobs', *fields}, LEARNERS,
+      {'anchor_logprobs': 'start'}) == {
+          'old_logprobs': params, 'anchor_logprobs': {'policy': 'start'}}
+  alone = {'policy': LEARNERS['policy']}
+  assert scores.scoring({'old_logprobs', *fields}, alone, {}) == {
+      'old_logprobs': {'policy': 'policy'}}
 
 
 def tokens_of(*values):
