@@ -107,7 +107,7 @@ def child(argv) -> dict:
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
-      start.anchor, {'policy': start.frozen})
+      {'anchor_logprobs': start.anchor}, {'policy': start.frozen})
   state = state_lib.init_state(
       parts, parts.programs.learner.init(start.params))
   del start

@@ -360,7 +360,8 @@ class Learner:
     self.frozen = start.frozen
     self.state = parts.programs.learner.init(start.params)[POLICY]
     self._fixed = Fixed(
-        sampling=None, anchor=start.anchor, frozen={POLICY: start.frozen},
+        sampling=None, frozen={POLICY: start.frozen},
+        anchors={'anchor_logprobs': start.anchor},
         loss=parts.replicate(choices.loss_params(parts.config)))
     sampler.follow(self)
 

@@ -112,7 +112,7 @@ def loop(sizes, fields):
   layout = describe.param_shardings(parts)
   laid_out = [
       jax.tree.map(lambda x: x.sharding, tree) == layout
-      for tree in (params, fixed.anchor, *(
+      for tree in (params, fixed.anchors['anchor_logprobs'], *(
           optax.tree.get(state.learner.opt_state, name)
           for name in ('mu', 'nu')))]
   return dict(

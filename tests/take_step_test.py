@@ -264,7 +264,7 @@ def by_row(batches, field):
 def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
   names = tiny.compiled()
   state, fixed, _ = tiny.begin(several)
-  frozen = jax.device_get(fixed.anchor)
+  frozen = jax.device_get(fixed.anchors['anchor_logprobs'])
   watched = tiny.watch(several, tiny.by_length)
   orders = []
   for number in range(3):
@@ -272,7 +272,7 @@ def test_old_and_anchor_logprobs_stay_through_the_updates_of_a_step(several):
     state, row, rollouts, batches = take(watched, state, fixed)
     assert len(batches) == 4 and int(state.learner.step) == 4 * (number + 1)
     # The anchor is what RL started from.
-    assert tiny.same(fixed.anchor, frozen)
+    assert tiny.same(fixed.anchors['anchor_logprobs'], frozen)
     old = by_row(batches, 'old_logprobs')
     anchor = by_row(batches, 'anchor_logprobs')
     behaviour = by_row(batches, 'behaviour_logprobs')
@@ -334,7 +334,8 @@ def test_a_resumed_run_has_the_same_anchor(
   seen, take_step = [], train.take_step
 
   def spy(parts, state, fixed, *rest):
-    seen.append(jax.device_get((fixed.anchor, state.learner.params)))
+    seen.append(jax.device_get((
+        fixed.anchors['anchor_logprobs'], state.learner.params)))
     return take_step(parts, state, fixed, *rest)
 
   reuse(tiny.watch(several, tiny.by_length).parts)

@@ -94,7 +94,7 @@ def main() -> None:
       parts, parts.programs.learner.init(params))
   fixed = Fixed(
       sampling=parts.sampling(),
-      loss=parts.replicate(choices.loss_params(config)), anchor=None,
+      loss=parts.replicate(choices.loss_params(config)), anchors={},
       frozen={'policy': None})
   # Not the kept one: the machine may have been busy when it was measured.
   rate = flops.measured_rate(parts.programs.model.dtype)

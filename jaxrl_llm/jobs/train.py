@@ -270,7 +270,7 @@ def _begin(
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(parts.config)),
-      anchor=starts[POLICY].anchor,
+      anchors={'anchor_logprobs': starts[POLICY].anchor},
       frozen={name: start.frozen for name, start in starts.items()})
   if not restored:
     # The hooks of step 0 evaluate the start weights, and save them.

@@ -154,11 +154,11 @@ class Fixed(NamedTuple):
   Attributes:
     sampling: SamplingParams, but for the temperature of a schedule.
     loss: LossParams.
-    anchor: parameters of the KL penalty's frozen model, or None.
+    anchors: column of each frozen player's log-probs to its parameters.
     frozen: name of each player to its parameters that are not trained, or
       None.
   """
   sampling: Any
   loss: Any
-  anchor: Any
+  anchors: dict[str, Any]
   frozen: dict[str, Any]

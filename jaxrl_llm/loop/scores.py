@@ -88,8 +88,7 @@ def with_scores(
   """
   processes = parts.processes
   plain = tokens.replace(top_ids=None, top_logprobs=None)
-  models = scoring(
-      tokens.columns, learners, {'anchor_logprobs': fixed.anchor})
+  models = scoring(tokens.columns, learners, fixed.anchors)
   scored = plain if tokens.z is not None else tokens
   if not models or (rows < 0).all():
     return scored

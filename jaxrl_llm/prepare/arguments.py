@@ -26,7 +26,7 @@ class Arguments(NamedTuple):
   Attributes:
     state: name of each player to its TrainState.
     frozen: parameters that are not trained, or None.
-    anchor: parameters of the KL penalty's frozen model, or None.
+    anchors: column of each frozen player's log-probs to its parameters.
     weights: all parameters that write the rows, in the sampling layout.
     generate: arguments of the sampler after `weights`.
     batch: rows of one optimiser step.
@@ -38,7 +38,7 @@ class Arguments(NamedTuple):
   """
   state: Any
   frozen: Any
-  anchor: Any
+  anchors: dict[str, Any]
   weights: Any
   generate: tuple
   batch: LearnerBatch
@@ -53,12 +53,12 @@ def abstract(made: programs.Programs) -> Arguments:
   """Returns shape, dtype and sharding of all arguments in a training step."""
   config, state = made.config, made.learner.state
   lora = config.lora.rank > 0
-  anchor = None
+  anchors = {}
   if 'anchor_logprobs' in made.needs.columns:
     # With LoRA, the anchor is the frozen model without adapters, unless SFT
     # has trained them.
-    anchor = {'layers': {}} if lora and not config_lib.sft_of_lora(
-        config) else state[POLICY].params
+    anchors['anchor_logprobs'] = {'layers': {}} if lora and not (
+        config_lib.sft_of_lora(config)) else state[POLICY].params
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = methods.minibatch_rows(config), made.scored_rows
@@ -67,7 +67,7 @@ def abstract(made: programs.Programs) -> Arguments:
       frozen=sharding.abstract_params(
           made.policy.shapes, sharding.SAMPLE_RULES, made.mesh,
           made.model.dtype) if lora else None,
-      anchor=anchor, weights=made.rollout_sampler.weights.result,
+      anchors=anchors, weights=made.rollout_sampler.weights.result,
       generate=_generate(made),
       batch=_batch(made, updated, made.needs.updated),
       plan=on_devices(made, full_plan(made, updated)),
@@ -183,8 +183,7 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       before, reshard=made.rollout_sampler.weights.lower,
       sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
-  calls = scores.scoring(
-      made.needs.columns, x.state, {'anchor_logprobs': x.anchor})
+  calls = scores.scoring(made.needs.columns, x.state, x.anchors)
   if calls:
     phases['score'] = lambda: learner.score.lower(
         [*calls.values()][0], x.scored, x.scored_plan, x.loss, x.frozen)

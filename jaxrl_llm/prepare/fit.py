@@ -93,7 +93,7 @@ def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
 def needed(made: Programs) -> int:
   """Returns the bytes on each device during an update with the longest lists.
 
-  The anchor, which the run keeps beside it, is counted. A program that the
+  Frozen players, which the run keeps beside it, are counted. A program that the
   compiler finds too large for the device needs more than there is.
   """
   x, learner = arguments.abstract(made), made.learner
@@ -107,7 +107,7 @@ def needed(made: Programs) -> int:
       raise
     return 1 << 62
   memory = program.memory_analysis()
-  return arguments.size(x.anchor) + (
+  return arguments.size(x.anchors) + (
       memory.argument_size_in_bytes + memory.output_size_in_bytes
       - memory.alias_size_in_bytes + memory.temp_size_in_bytes
       + memory.generated_code_size_in_bytes)

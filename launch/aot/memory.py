@@ -33,7 +33,7 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
   policy, actor = x.state['policy'], x.state.get('actor')
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
-      'frozen': size(x.frozen), 'anchor': size(x.anchor), 'actor': size(actor)}
+      'frozen': size(x.frozen), 'anchor': size(x.anchors), 'actor': size(actor)}
   if name in ('reshard', 'sample'):
     parts['sampling weights'] = _made_anew(made, x)
   return parts

@@ -188,7 +188,7 @@ def begin(parts: build.Parts):
       *(start.params for start in starts.values())))
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
-      starts['policy'].anchor,
+      {'anchor_logprobs': starts['policy'].anchor},
       {name: start.frozen for name, start in starts.items()})
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, starts['policy'].frozen)

@@ -37,7 +37,7 @@ def sums(overrides, only):
       name: m.argument_size_in_bytes + m.output_size_in_bytes
       - m.alias_size_in_bytes + m.temp_size_in_bytes
       for name, m in compiled.items()}
-  policy, anchor = x.state['policy'], arguments.size(x.anchor)
+  policy, anchor = x.state['policy'], arguments.size(x.anchors)
   moments, params = map(arguments.size, (policy.opt_state, policy.params))
   shared = 'reshard' in new and not compiled[
       'reshard'].argument_size_in_bytes

@@ -262,7 +262,7 @@ def steps(sizes, **fields):
   before = jax.device_get(start.frozen)
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
-      start.anchor, {'policy': start.frozen})
+      {'anchor_logprobs': start.anchor}, {'policy': start.frozen})
   state = state_lib.init_state(parts, parts.programs.learner.init(start.params))
   rows = []
   for _ in range(2):

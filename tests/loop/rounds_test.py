@@ -138,7 +138,7 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       stages=stages, processes=processes.make_processes(
           sharding.make_mesh(1, 1, 1, jax.devices()[:1])))
   done = step.run_rounds(
-      run, parts.Fixed(None, None, None, {'policy': None}), {'policy': None},
+      run, parts.Fixed(None, None, {}, {'policy': None}), {'policy': None},
       rows_lib.Buffer(table, tokens), [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
       step.RunCounts(steps=0, rounds=5, updates=3))
