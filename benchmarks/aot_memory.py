@@ -107,9 +107,9 @@ def child(argv) -> dict:
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
-      {'anchor_logprobs': start.anchor}, {'policy': start.frozen})
+      start.anchors, {'policy': start.frozen})
   state = state_lib.init_state(
-      parts, parts.programs.learner.init(start.params))
+      parts, parts.programs.learner.init({'policy': start.params}))
   del start
   state, _ = train.take_step(parts, state, fixed, timing.Timer())
   ctypes.CDLL('libc.so.6').malloc_trim(0)

@@ -197,7 +197,7 @@ def measure_update(
   loss = jax.device_put(jax.tree.map(np.float32, LossParams(
       temperature=1, entropy_bonus=0, kl_coef=0, budget=response,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})))
-  state = programs.init(parameters(cfg, 'float32'))
+  state = programs.init({'policy': parameters(cfg, 'float32')})
   plan = jax.device_put(programs.plan(
       np.arange(sizes.rows), full(prompt), full(response)))
 

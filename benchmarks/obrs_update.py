@@ -301,7 +301,7 @@ def learning(size: Size) -> Learning:
   np.testing.assert_allclose(scored.z.mean(), expected['topk'], rtol=5e-3)
   np.testing.assert_allclose(scored.logprobs, bare.logprobs, atol=1e-3)
 
-  shared = Shared(made['plain'].init(params)[POLICY])
+  shared = Shared(made['plain'].init({POLICY: params})[POLICY])
   del params  # given away by the first update
   updates, memory, scatters = {}, {}, {}
   for name, learner in made.items():

@@ -358,10 +358,9 @@ class Learner:
     self.sampler, self.steps = sampler, 0
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
-    self.state = parts.programs.learner.init(start.params)[POLICY]
+    self.state = parts.programs.learner.init({POLICY: start.params})[POLICY]
     self._fixed = Fixed(
-        sampling=None, frozen={POLICY: start.frozen},
-        anchors={'anchor_logprobs': start.anchor},
+        sampling=None, anchors=start.anchors, frozen={POLICY: start.frozen},
         loss=parts.replicate(choices.loss_params(parts.config)))
     sampler.follow(self)
 

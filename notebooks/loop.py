@@ -42,7 +42,7 @@ def main(steps=61, show=print):
   hyper = update.LossParams(
       temperature=1.0, entropy_bonus=0.0, kl_coef=0.0, budget=T,
       objective=dict(clip_low=0.2, clip_high=0.2), importance={})
-  state = learner.init(transformer.init(key, model))
+  state = learner.init({'policy': transformer.init(key, model)})
   means = []
   for step in range(steps):
     digits = np.random.default_rng(step).integers(10, size=P)

@@ -155,7 +155,7 @@ def test_the_models_of_the_players_have_their_own_weights(built):
   config = parts.config
   assert config.model.width == 16 and config.actor.model.preset is None
   start = train.start_weights.start(parts, lambda *_: None, resumed=False)
-  assert start.frozen is None and start.anchor is None
+  assert start.frozen is None and start.anchors == {}
   model = parts.programs.model
   want = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
   assert jax.tree.map(lambda x: x.shape, start.params) == jax.tree.map(

@@ -96,7 +96,7 @@ def test_no_softmax_over_the_vocabulary_in_16_bits():
   learner = build.parts(config).programs.learner
   model = config_lib.model_config(config)
   state = jax.eval_shape(lambda: learner.init(
-      transformer.init(jax.random.key(0), model)))
+      {'policy': transformer.init(jax.random.key(0), model)}))
   rows = 16
   batch = LearnerBatch(
       tokens=abstract(jnp.int32, rows, 19),
@@ -298,7 +298,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   def no_learner(*args, **kwargs):
     state = types.SimpleNamespace
     return learner_make(*args, **kwargs)._replace(
-        init=lambda params: {'policy': state(params=params)},
+        init=lambda params: {'policy': state(params=params['policy'])},
         update=lambda state, *_: (state, {'loss': np.zeros(())}))
 
   monkeypatch.setattr(build, 'parts', built)

@@ -123,7 +123,7 @@ def test_loss_and_gradient_are_those_of_transformers(
   plan = sft.SftSetting(parts, data, learner, None, None, None).plan(batch)
   assert plan.sizes.single == (tokens > 1)
   after, metrics = learner.update(
-      learner.init(params), parts.shard_rows(batch), plan,
+      learner.init({'policy': params}), parts.shard_rows(batch), plan,
       parts.replicate(sft.choices.supervised_params(parts.config)))
   loss, exact = reference(origin, data, 0, torch.float64)
   _, rounded = reference(origin, data, 0, torch.float32)
@@ -312,7 +312,7 @@ def test_lora_alone(origin, tmp_path):
   start = start_weights.start(parts, None, False)  # from the cache
   assert {*start.params['layers']} == {
       f'{name}_lora_{x}' for name in ('q', 'down') for x in 'ab'}
-  assert tiny.same(start.params, start.anchor)
+  assert tiny.same(start.params, start.anchors['anchor_logprobs'])
   assert any(np.abs(leaf).max() > 0 for name, leaf in
              start.params['layers'].items() if name.endswith('_b'))
   made = start_weights._start(parts)['layers']

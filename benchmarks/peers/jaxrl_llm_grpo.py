@@ -91,7 +91,7 @@ def main() -> None:
     # to uniform as the peers'.
     params['embed'] *= 0.02 / jnp.std(params['embed'])
   state = state_lib.init_state(
-      parts, parts.programs.learner.init(params))
+      parts, parts.programs.learner.init({'policy': params}))
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(config)), anchors={},

@@ -270,12 +270,12 @@ def _begin(
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(parts.config)),
-      anchors={'anchor_logprobs': starts[POLICY].anchor},
+      anchors=starts[POLICY].anchors,
       frozen={name: start.frozen for name, start in starts.items()})
   if not restored:
     # The hooks of step 0 evaluate the start weights, and save them.
-    state = init_state(parts, parts.programs.learner.init(*(
-        start.params for start in starts.values())))
+    state = init_state(parts, parts.programs.learner.init(
+        {name: starts[name].params for name in parts.programs.learner.state}))
     return state, fixed, Notes(due=Output({}, [], ''))
   display.note(f'Going on from step {restored.step} of {parts.config.steps}.')
   host = restored.host

@@ -19,7 +19,13 @@ from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Setting
 from jaxrl_llm.learner.optimizer import Optimizer
-from jaxrl_llm.learner.options import ACTOR, LossChoices, PassOptions, POLICY
+from jaxrl_llm.learner.options import (
+  ACTOR,
+  LossChoices,
+  PassOptions,
+  PLAYERS,
+  POLICY,
+)
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.models import attention, transformer
@@ -71,8 +77,8 @@ class LearnerPrograms(NamedTuple):
 
   Attributes:
     state: a state of jax.ShapeDtypeStruct, with layouts.
-    init: (parameters of the policy, of the actor if there is one) -> state,
-      which holds these parameters.
+    init: (name of each player to its parameters) -> state, which holds these
+      parameters.
     plans: (B) -> a packing.Plan without rows for each program of B rows.
     plan: (prompt [B], prompt_length [B], length [B]) -> packing.Plan in NumPy,
       of rows with equal numbers for equal prompts; the response's length is 0
@@ -137,9 +143,9 @@ def make_learner(
   players = {name: player if player.trained is not None else player._replace(
       trained=_shapes(player.model)) for name, player in players.items()}
 
-  def init(*params):
-    states = {name: _init(tree, player.optimizer) for (
-        name, player), tree in zip(players.items(), params, strict=True)}
+  def init(params):
+    states = {name: _init(tree, players[name].optimizer)
+              for name, tree in params.items()}
     if cfg.rejection:
       states[POLICY] = states[POLICY].replace(calibration=rejection_lib.init())
     if ACTOR in states:
@@ -149,7 +155,8 @@ def make_learner(
 
   # Shapes and layouts come first: parameters that do not fit on one device are
   # never made there.
-  state = jax.eval_shape(init, *(each.trained for each in players.values()))
+  state = jax.eval_shape(init, {
+      name: players[name].trained for name in PLAYERS if name in players})
   layout = {
       name: sharding.optimizer_shardings(
           one, one.params, sharding.TRAIN_RULES, mesh)

@@ -10,7 +10,7 @@ from jaxrl_llm.base import own_code
 from jaxrl_llm.base.declared import AUTO, Automatic, ROUNDING
 from jaxrl_llm.models.config import Execution
 
-# Names of the models of a run. A checkpoint has them in this order.
+# Names of the models with a state. A checkpoint has them in this order.
 POLICY, ACTOR = PLAYERS = 'policy', 'actor'
 
 

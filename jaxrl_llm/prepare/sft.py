@@ -149,7 +149,7 @@ def run(
           choices.supervised_params(parts.config)), frozen,
       place / 'checkpoints')
   with contextlib.closing(phase.saver()) as saver:
-    state, first = learner.init(params), None
+    state, first = learner.init({POLICY: params}), None
     host: dict[str, Any] = {'seconds': 0.0, 'best': None}
     if restored := saver.restore(
         {'learners': [state[POLICY]]}, differs=phase.conflicts):

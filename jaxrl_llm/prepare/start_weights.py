@@ -40,12 +40,12 @@ class Start(NamedTuple):
   Attributes:
     params: parameters that are trained; None if they are not needed.
     frozen: parameters that are not trained; None if all are.
-    anchor: parameters of the KL penalty's frozen model, in the structure of
-      `params`; None without a penalty.
+    anchors: those of `parts.Fixed`: of the KL penalty's frozen model, in the
+      structure of `params`; empty without a penalty.
   """
   params: Any
   frozen: Any
-  anchor: Any
+  anchors: dict[str, Any]
 
 
 def start(
@@ -58,7 +58,7 @@ def start(
     parts: task, programs and config.
     report: (steps done, metrics) -> None, called by supervised fine-tuning.
     resumed: the trained parameters come from a checkpoint, so that only
-      `frozen` and `anchor` are needed.
+      `frozen` and `anchors` are needed.
     name: folder of supervised fine-tuning in the workdir.
     alone: whether no RL follows: the cache is not read, and the folder stays.
     evaluated: whether they are only evaluated. The weights that a run with LoRA
@@ -71,7 +71,7 @@ def start(
   config, channel = parts.config, parts.processes.channel
   penalty = 'anchor_logprobs' in parts.stages.needs.columns
   if resumed and not (penalty or config.lora.rank):
-    return Start(None, None, None)
+    return Start(None, None, {})
   adapters = config_lib.sft_of_lora(config)
   of_phase = dict(report=report, name=name, alone=alone)
   if config.lora.rank and config_lib.has_sft(config) and not (
@@ -99,13 +99,10 @@ def start(
   if adapters and (penalty or not resumed):
     adapted = params
     params = _tuned(parts, lambda: adapted, frozen, **of_phase)
-  if not penalty:
-    anchor = None
-  elif frozen is None or adapters:
-    anchor = jax.tree.map(jnp.copy, params)
-  else:
-    anchor = {'layers': {}}  # the frozen model without adapters
-  return Start(params, frozen, anchor)
+  # The frozen model without adapters, or what is trained as it is now.
+  anchor = {'layers': {}} if frozen is not None and not adapters else params
+  return Start(params, frozen, {
+      'anchor_logprobs': jax.tree.map(jnp.copy, anchor)} if penalty else {})
 
 
 def parameters(

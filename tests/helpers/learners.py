@@ -24,7 +24,7 @@ class Unnamed:
     self.state = _bare(programs.state)
 
   def init(self, *params: Any) -> Any:
-    return _bare(self.programs.init(*params))
+    return _bare(self.programs.init(_named(params)))
 
   def update(self, state: Any, *rest: Any) -> tuple[Any, dict[str, Any]]:
     state, metrics = self.programs.update(_named(state), *rest)

@@ -185,10 +185,10 @@ def begin(parts: build.Parts):
           describe.of_player(parts, name), lambda *_: None, resumed=False)
       for name in parts.programs.players}
   state = state_lib.init_state(parts, parts.programs.learner.init(
-      *(start.params for start in starts.values())))
+      {name: start.params for name, start in starts.items()}))
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
-      {'anchor_logprobs': starts['policy'].anchor},
+      starts['policy'].anchors,
       {name: start.frozen for name, start in starts.items()})
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, starts['policy'].frozen)

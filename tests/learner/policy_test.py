@@ -262,8 +262,9 @@ def steps(sizes, **fields):
   before = jax.device_get(start.frozen)
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(config)),
-      {'anchor_logprobs': start.anchor}, {'policy': start.frozen})
-  state = state_lib.init_state(parts, parts.programs.learner.init(start.params))
+      start.anchors, {'policy': start.frozen})
+  state = state_lib.init_state(parts, parts.programs.learner.init(
+      {'policy': start.params}))
   rows = []
   for _ in range(2):
     with jax.transfer_guard('disallow'):
