@@ -95,9 +95,7 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       rejection is not None and rejection.scores_z, methods.has_turns(config))
   by_token, every = 'turn' in of_advantage, of_advantage | named
   columns = dict.fromkeys(name for name, wanted in dict(
-      old_logprobs=old,
-      anchor_logprobs=bool(
-          config.loss.kl_coef > 0 or named.get('anchor_logprobs')),
+      old_logprobs=old, anchor_logprobs=config.loss.kl_coef > 0,
       actor_logprobs=old and actor is not None and actor.ppo, z=z,
       **dict.fromkeys(_TOP, top and not z),
       experts=config.loss.replay_experts, generated=turns,
@@ -106,18 +104,19 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       temperature=isinstance(config.sampling.temperature, str),
       token_advantages=by_token, **dict.fromkeys(_TURNS, by_token),
   ).items() if wanted)
+  flat = config_lib.flatten(config)
   for field in ('advantage', *methods.LOSS):
     view = Table if field == 'advantage' else LearnerBatch
     names = methods.named(config, field)
     for name in sorted(names.keys() & view.declared.keys() - columns.keys()):
-      maker = view.declared[name].maker
-      if names[name] and maker not in ('', 'run'):
+      column = view.declared[name]
+      if names[name] and column.maker not in ('', 'run') and not (
+          column.frozen and column.player in config_lib.players(flat)):
         raise ValueError(
-            f'{field}={config_lib.flatten(config)[field]} needs the column '
-            f'{name}, which this run does not have'
-            f'{_MAKERS.get(name, "")}: leave it out, or give it the default '
-            'None.')
-      if names[name] and maker:
+            f'{field}={flat[field]} needs the column {name}, which this run '
+            f'does not have{_MAKERS.get(name, "")}: leave it out, or give it '
+            'the default None.')
+      if names[name] and column.maker:
         columns[name] = None
   # A score is of the policy before it learns, or of a frozen player.
   made = [LearnerBatch.declared[name] for name in columns]
