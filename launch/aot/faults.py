@@ -27,7 +27,7 @@ def find(text: str, made: programs.Programs) -> list[str]:
   """
   model, mesh = made.players[made.rollout_sampler.player].model, made.mesh
   module = hlo.parse(text)
-  layers = made.rollout_sampler.weights['layers']
+  layers = made.rollout_sampler.weights.result['layers']
   # At least the smallest matrix's part on a device, and more than the hidden
   # states of all slots, which collectives between products do move.
   much = max(
@@ -113,7 +113,7 @@ def _converted(made: programs.Programs) -> set[int]:
     return set()
   shapes = [
       x.sharding.shard_shape(x.shape)
-      for x in jax.tree.leaves(made.rollout_sampler.weights)
+      for x in jax.tree.leaves(made.rollout_sampler.weights.result)
       if x.dtype.itemsize == 1]
   slots = made.rollout_sampler.sampler.sampler.slots
   model = made.players[made.rollout_sampler.player].model
