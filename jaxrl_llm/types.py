@@ -129,7 +129,9 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
     behaviour_logprobs: [C, T] float32, of the sampler, before truncation or
       after it, as `loss.behaviour` says.
     old_logprobs: [C, T] float32 or None, under the policy at the step of the
-      rollout.
+      rollout, of each token where responses are carried over.
+    token_steps: [C, T] int32 or None, optimiser steps of the policy that wrote
+      each token; 0 behind the last.
     anchor_logprobs: [C, T] float32 or None.
     z: [C, T] float32 or None, normaliser of the kept probabilities.
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
@@ -142,6 +144,7 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
   response = column(np.int32, 'T')
   length = column(np.int32)
   behaviour_logprobs = column(np.float32, 'T')
+  token_steps = column(np.int32, 'T', maker='run')
   old_logprobs = column(np.float32, 'T', maker='score', player='policy')
   anchor_logprobs = column(
       np.float32, 'T', maker='score', player='policy', frozen=True)
@@ -160,7 +163,8 @@ class Table(Rows):
       row.
     sample: [C] int32, number of the sample within its group, 0 to n - 1.
     problem: [C] int32, index of the problem in the training set.
-    policy_step: [C] int32, optimiser steps behind the policy that wrote it.
+    policy_step: [C] int32, optimiser steps behind the policy that wrote it, or
+      its first token.
     reward: [C] float32, from the verifier, without penalties.
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
@@ -188,6 +192,8 @@ class Table(Rows):
       takes them.
     temperature: [C] float32 or None, at which it was sampled. None unless
       `sampling.temperature` is a schedule.
+    carried: [C] int32 or None, tokens of the response from before the wave in
+      which it left. None unless responses are carried over.
     turn_start, turn_length: [C, U] int32 or None, first column and number of
       the tokens that the model wrote in each turn; 0 behind the last one.
     turn_rewards: [C, U] float32 or None, of the environment, 0 behind the last.
@@ -216,6 +222,7 @@ class Table(Rows):
   shard = column(np.int32)
   separate = column(np.float32, 'F', np.nan, maker='verifier')
   temperature = column(np.float32, fill=1, maker='run')
+  carried = column(np.int32, maker='run')
   turn_start = column(np.int32, 'U', maker='run')
   turn_length = column(np.int32, 'U', maker='run')
   turn_rewards = column(np.float32, 'U', maker='environment')
@@ -313,6 +320,8 @@ class RunSizes(NamedTuple):
     lag: waves between the sampling of rollouts and the curriculum's `update`.
     response: T, most tokens of a response.
     rounds: most rounds of a wave, known to the makers of selections.
+    together: most requests that `update` sees at once; None for those that a
+      wave begins.
   """
   problems: int
   seed: int
@@ -322,6 +331,22 @@ class RunSizes(NamedTuple):
   lag: int = 0
   response: int = 1
   rounds: int = 1
+  together: Optional[int] = None
+
+
+class Carry(NamedTuple):
+  """Sizes of waves that end before their longest response.
+
+  Attributes:
+    steps: decode steps of a wave, on each shard.
+    prompts: new groups that a wave begins.
+    groups: most groups that it asks for.
+    requests: most samples that it asks for.
+  """
+  steps: int
+  prompts: int
+  groups: int
+  requests: int
 
 
 class Settings(NamedTuple):
@@ -344,6 +369,8 @@ class Settings(NamedTuple):
     lam: threshold of the rejection, for the samples that are kept.
     records: groups of which a step keeps the responses.
     workdir: folder of the run.
+    carry: of responses that are carried over to the next wave; None if a wave
+      waits for all of them.
   """
   seed: int
   steps: int
@@ -361,6 +388,7 @@ class Settings(NamedTuple):
   lam: float
   records: int
   workdir: str
+  carry: Optional[Carry] = None
 
 
 class Curriculum(NamedTuple):

@@ -41,7 +41,7 @@ def validate(
   model = found.get(POLICY)
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
-      _lengths, _evaluation, _devices, _attention)
+      _carried, _lengths, _evaluation, _devices, _attention)
             for fault in check(config, model)]
   faults += [*_vocabularies(found), *_actor(config, model)]
   if len(faults) > _MOST:
@@ -136,6 +136,24 @@ def _batches(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     fewer = next(n for n in range(min(rows, updates), 0, -1) if rows % n == 0)
     yield (f'learner.updates={updates} does not divide the {rows} responses of '
            f'a step (prompts_per_step x samples_per_prompt): use {fewer}.')
+
+
+def _carried(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
+  """Yields conflicts of sampling.carry_over."""
+  yield from _without_effect(c, [
+      (f'sampling.{name}', c.sampling.carry_over, 'sampling.carry_over=False')
+      for name in ('wave_steps', 'carry_groups')])
+  if not c.sampling.carry_over:
+    return
+  for name, given, wrong in (
+      ('actor.lag', c.actor.lag, c.actor.lag > 0),
+      ('loss.replay_experts', True, c.loss.replay_experts),
+      ('sampling.temperature', c.sampling.temperature,
+       isinstance(c.sampling.temperature, str)),
+      ('task.max_turns', c.task.get('max_turns'), 'max_turns' in c.task)):
+    if wrong:
+      yield (f'sampling.carry_over=True does not work with {name}={given}: '
+             'leave one of them out.')
 
 
 def _lengths(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:

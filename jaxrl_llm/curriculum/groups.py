@@ -44,10 +44,12 @@ def make(
     The curriculum.
   """
   batch, prompts = sizes.batch, sizes.prompts
+  together = sizes.together or prompts
   # Fewer than B groups wait after a wave, since whole batches are taken. If all
   # qualify, their number is a multiple of gcd(B, P).
-  capacity = batch - (math.gcd(batch, prompts) if always else 1)
-  most = (capacity + prompts) // batch
+  even = always and not sizes.together
+  capacity = batch - (math.gcd(batch, prompts) if even else 1)
+  most = (capacity + together) // batch
   most = most if max_rounds is None else min(most, max_rounds)
 
   def padded(groups):

@@ -348,7 +348,7 @@ def create(
         f'speed.capacity={capacity} cannot fill a batch: use at least {least} '
         '(prompts_per_step - 1 + curriculum_prompts).')
   if max_rounds is None:
-    max_rounds = least // batch
+    max_rounds = (batch - 1 + (sizes.together or prompts)) // batch
   speed = _Speed(
       sizes, n_init, rule, p_low, p_high, capacity, max_rounds, patience)
   return Curriculum(

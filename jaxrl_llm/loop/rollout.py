@@ -19,7 +19,13 @@ from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.sharding.processes import Processes
-from jaxrl_llm.types import GroupRequests, Prompts, Requests, Rollouts
+from jaxrl_llm.types import (
+  GroupRequests,
+  Prompts,
+  Requests,
+  Rollouts,
+  Settings,
+)
 
 
 class SamplerProgram(NamedTuple):
@@ -221,6 +227,17 @@ def requests_of(
   row = np.repeat(np.arange(len(ask.group)), ask.count)
   return requests(
       row, (ask.group // problems * samples)[row] + ask.sample, budget)
+
+
+def call_of(
+    task: tasks.Task, ask: GroupRequests, settings: Settings) -> SampleCall:
+  """Makes the call of the sampler for a wave of P groups."""
+  problems = [task.train[i] for i in ask.problem]
+  return SampleCall(
+      problems, encode(problems, task.tokenizer, settings.max_prompt),
+      requests_of(
+          ask, problems=len(task.train), samples=settings.samples,
+          budget=settings.max_response))
 
 
 def decode(

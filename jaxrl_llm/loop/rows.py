@@ -47,13 +47,16 @@ class Wave(NamedTuple):
     responses: responses of the sampler.
     judged: facts about them, the same in every process.
     rows: the same rollouts as rows of the table.
-    signal: learning signal of its groups, and their pass@k.
+    signal: learning signal of its groups, and their pass@k; of those that
+      leave, where responses are carried over.
+    carried: a `carry.Carried`; None if nothing is carried over.
   """
   ask: GroupRequests
   responses: Responses
   judged: Judged
   rows: Buffer
   signal: WaveSignal
+  carried: Any = None
 
 
 def capacity(stages: Stages) -> int:
@@ -143,6 +146,9 @@ def tokens_of(
   recorded = {
       name: x for name, x in rollouts.columns.items()
       if name in free.columns or name in ('top_ids', 'top_logprobs')}
+  if free.token_steps is not None:
+    recorded['token_steps'] = np.where(real, responses.policy_step, 0).astype(
+        np.int32)
   return free.replace(**recorded | dict(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0), length=length,

@@ -9,8 +9,6 @@ from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import lag
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
-from jaxrl_llm.loop.state import RunState
-from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import RolloutTokens, Table
 
 
@@ -35,6 +33,8 @@ def to_score(
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
     needed &= table.advantage != 0.0  # NaN before its round
+  if table.carried is not None:
+    needed &= table.carried < table.length
   return masked_indices(needed[len(needed) - unscored:], size)
 
 
@@ -78,7 +78,7 @@ def with_scores(
       policies if the table has none.
     table: R rows.
     tokens: the same rows. Of their scores, the arrays that are there are
-      filled.
+      filled, but for tokens that an earlier policy wrote.
     rows: [B] which rollouts to score; -1 for filler.
     learners: states of the players, at the step of these rows.
 
@@ -95,7 +95,7 @@ def with_scores(
   # The shards have as many places as rows, so that no row leaves its home.
   placed = processes.place(rows, table.shard)
   mine = placed[processes.positions(len(rows))]
-  real = mine >= 0
+  real, t = mine >= 0, np.arange(tokens.response.shape[1])
   planned = rows_lib.plan(parts, table, placed, placed >= 0)
   for name, params in models.items():
     # Only this call needs top-k lists, the largest arrays of a batch.
@@ -112,39 +112,11 @@ def with_scores(
     for field, values in zip(fields, scores):
       if values is not None and field in tokens.columns:
         column = getattr(scored, field).copy()
-        column[mine[real]] = values[real]
+        column[mine[real]] = values[real] if table.carried is None else (
+            np.where(t >= table.carried[mine[real], None], values[real],
+                     column[mine[real]]))
         scored = scored.replace(**{field: column})
   return scored
-
-
-def exchange(
-    parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
-    timer: timing.Timer) -> tuple[tuple[lag.InFlight, ...], lag.Due]:
-  """Exchanges a new wave for the one that is due; without a lag, it is due.
-
-  Args:
-    parts, state, fixed, timer: those of `take_step`.
-    wave: the new wave. With a lag it is scored.
-
-  Returns:
-    The waves in flight, and the one that is due.
-  """
-  rows = wave.rows
-  if not parts.stages.settings.lag:
-    return (), lag.Due(wave.ask, rows, wave.signal, len(rows.table.group))
-  # The policy that wrote the rows is gone when they are due, and nothing says
-  # yet which of them are needed: all are scored, before it learns.
-  with timer('score'):
-    rows = rows._replace(tokens=with_scores(
-        parts, fixed, *rows, masked_indices(
-            rows.table.valid, parts.programs.scored_rows), state.learners))
-  with timer('batch'):
-    in_flight, ask, rows = lag.exchange(
-        state.in_flight, wave.ask, rows, parts.stages)
-    # Its signal is computed anew: when it was sampled, earlier rows of its
-    # groups may have been in flight.
-    return in_flight, lag.Due(ask, rows, rows_lib.signal(
-        parts, state.buffer.table, rows.table, ask, state.step), unscored=0)
 
 
 def of_wave(
@@ -152,11 +124,16 @@ def of_wave(
     tokens: RolloutTokens) -> rows_lib.Wave:
   """Returns a step's wave with the old log-probs that were computed.
 
+  Where responses are carried over, the table has other rows, and it is as it
+  was.
+
   Args:
     wave: of the step.
     in_flight: after it. With a lag, it is the last one of these.
     tokens: of the table's rows. Without a lag, it is the end of these.
   """
+  if wave.carried:
+    return wave
   count = len(wave.rows.table.group)
   old = (in_flight[-1].rows.tokens if in_flight else tokens).old_logprobs
   if old is not None:

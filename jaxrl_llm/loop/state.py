@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrl_llm.learner.options import PLAYERS, POLICY
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import lag
+from jaxrl_llm.loop import carry, lag
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.sharding.processes import Processes
@@ -32,6 +32,8 @@ class RunState(NamedTuple):
     buffer: rollouts held for later steps.
     in_flight: waves of rollouts that no stage has seen yet, the oldest first.
     solved: [D] bool, training problems solved at least once.
+    begun: groups of which some responses are unfinished; None without
+      `sampling.carry_over`.
   """
   step: int
   rounds: int
@@ -41,6 +43,7 @@ class RunState(NamedTuple):
   buffer: rows_lib.Buffer
   in_flight: tuple[lag.InFlight, ...]
   solved: np.ndarray
+  begun: carry.Begun | None = None
 
   @property
   def learner(self) -> TrainState:
@@ -75,7 +78,7 @@ def init_state(parts: Parts, learners: dict[str, TrainState]) -> RunState:
       buffer=rows_lib.empty(
           rows_lib.capacity(parts.stages), parts.stages),
       in_flight=lag.no_waves(parts.stages),
-      solved=np.zeros(len(parts.task.train), bool))
+      solved=np.zeros(len(parts.task.train), bool), begun=carry.empty(parts))
 
 
 def digests(state: RunState) -> dict[str, int]:
@@ -90,7 +93,8 @@ def digests(state: RunState) -> dict[str, int]:
   shared = state._replace(
       learners={}, buffer=without_tokens(state.buffer), in_flight=tuple(
           wave._replace(rows=without_tokens(wave.rows))
-          for wave in state.in_flight))
+          for wave in state.in_flight),
+      begun=state.begun and state.begun._replace(rollouts=None, pieces=None))
   return {
       jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
           np.ascontiguousarray(leaf))
@@ -109,6 +113,10 @@ def complete(state: RunState, processes: Processes) -> None:
   for rows in (state.buffer, *(wave.rows for wave in state.in_flight)):
     processes.exchange(
         np.flatnonzero(rows.table.group >= 0), rows.table.shard, rows.tokens)
+  if begun := state.begun:
+    processes.exchange(
+        np.arange(begun.samples), begun.table.shard,
+        (begun.rollouts, begun.pieces))
 
 
 def raise_not_finite(

@@ -18,7 +18,8 @@ import numpy as np
 from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import lag, rollout, step_metrics, turns
+from jaxrl_llm.loop import carry, lag, rollout, step_metrics, turns
+from jaxrl_llm.loop import due as due_lib
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import scores as scores_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
@@ -66,11 +67,12 @@ def take_step(
   state = RunState(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
-      solved)
+      solved, absorbed.begun)
   report = step_metrics.report(
       parts, scores_lib.of_wave(wave, absorbed.in_flight, tokens), state,
       updates=learned.metrics, measured={
           **wave.signal.metrics, **absorbed.metrics,
+          **(wave.carried.metrics if wave.carried else {}),
           **parts.stages.curriculum.metrics(state.curriculum),
           **parts.stages.selection.metrics(state.selection)},
       trained=learned.table, picked=learned.picked,
@@ -90,16 +92,13 @@ def sample(
   Returns:
     State of the curriculum after `propose`, and the wave.
   """
-  settings, task = parts.stages.settings, parts.task
+  settings, begun = parts.stages.settings, state.begun
   sampler = parts.programs.rollout_sampler
   with timer('propose'):
-    curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
-    problems = [task.train[i] for i in ask.problem]
-    call = rollout.SampleCall(
-        problems, rollout.encode(problems, task.tokenizer, settings.max_prompt),
-        rollout.requests_of(
-            ask, problems=len(task.train), samples=settings.samples,
-            budget=settings.max_response))
+    if begun is None:
+      curriculum, ask = parts.stages.curriculum.propose(state.curriculum)
+    else:
+      curriculum, ask, begun = carry.propose(parts, state.curriculum, begun)
 
   with timer('reshard'):
     weights = jax.block_until_ready(
@@ -111,13 +110,16 @@ def sample(
   if 'temperature' in parts.stages.needs.columns:
     draw = parts.sampling(temperature=schedules.at(
         settings.temperature, state.step))
+  sampling = turns.WaveSampling(
+      parts.sample, weights, draw, state.step, sampler.sampler.sampler.slots,
+      int(jax.device_get(state.learner.step)), state.step)
   with timer('sample'):
-    responses, start_judging = turns.respond(
-        parts, call, turns.WaveSampling(
-            parts.sample, weights, draw, state.step,
-            sampler.sampler.sampler.slots,
-            int(jax.device_get(state.learner.step)), state.step))
-  del weights  # The update needs their room.
+    if begun is None:
+      responses, start_judging = turns.respond(
+          parts, rollout.call_of(parts.task, ask, settings), sampling)
+    else:
+      responses, start_judging, begun = carry.respond(parts, begun, sampling)
+  del weights, sampling  # The update needs their room.
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
@@ -128,6 +130,8 @@ def sample(
     parts.processes.channel.check()
 
   with timer('batch'):
+    if begun is not None:
+      return curriculum, carry.wave(parts, state, begun, responses, judged)
     rows = rows_lib.of_wave(ask, responses, judged, parts.stages, state.step)
     return curriculum, rows_lib.Wave(
         ask, responses, judged, rows, rows_lib.signal(
@@ -141,6 +145,7 @@ class Absorbed(NamedTuple):
     curriculum: its state, after `take`.
     selection: its state, after `feedback`.
     in_flight: waves that no stage has seen yet, the oldest first.
+    begun: groups of which some responses are unfinished, see `carry`.
     due: the wave.
     table: rows held over from earlier waves, then those of `due`; the rows of
       the train batches have their advantages.
@@ -150,6 +155,7 @@ class Absorbed(NamedTuple):
   curriculum: Any
   selection: Any
   in_flight: tuple[lag.InFlight, ...]
+  begun: carry.Begun | None
   due: lag.Due
   table: Table
   batches: list[np.ndarray]
@@ -170,7 +176,7 @@ def absorb(
     wave: the new wave.
   """
   choose, select, _, settings = parts.stages
-  in_flight, due = scores_lib.exchange(parts, state, fixed, wave, timer)
+  in_flight, begun, due = due_lib.exchange(parts, state, fixed, wave, timer)
   with timer('batch'):
     table = rows_lib.join(state.buffer.table, due.rows.table)
     with timer('select'):
@@ -186,7 +192,7 @@ def absorb(
         for groups in taken]
     table, metrics = rows_lib.with_advantages(parts, table, batches, state.step)
   return Absorbed(
-      curriculum, selection, in_flight, due, table, batches, metrics)
+      curriculum, selection, in_flight, begun, due, table, batches, metrics)
 
 
 def score(

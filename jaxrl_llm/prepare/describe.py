@@ -81,7 +81,8 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
 def buffer(stages: Stages) -> str:
   """Describes the memory of rows held between steps; '' if there are none."""
   rows = rows_lib.capacity(stages) + (
-      stages.settings.lag * stages.curriculum.max_requests)
+      (stages.settings.lag + (stages.settings.carry is not None))
+      * stages.curriculum.max_requests)
   if not rows:
     return ''
   row_bytes = sum(x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))

@@ -17,7 +17,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner.options import ACTOR, POLICY
 from jaxrl_llm.models import experts
-from jaxrl_llm.types import Settings
+from jaxrl_llm.types import Carry, Settings
 
 
 def rejection(config: ConfigDict) -> Optional[rejection_lib.Rejection]:
@@ -50,7 +50,8 @@ def minibatch_rows(config: ConfigDict) -> int:
           // config.learner.updates)
 
 
-def settings(config: ConfigDict) -> Settings:
+def settings(
+    config: ConfigDict, carry: Optional[Carry] = None) -> Settings:
   """Returns what the steps of a run read."""
   of_actor = actor(config)
   return Settings(
@@ -65,7 +66,7 @@ def settings(config: ConfigDict) -> Settings:
       actor_learns=of_actor is None or of_actor.learns,
       lam=1.0 if config.off_policy == 'none' else (
           config[config.off_policy].lam),
-      records=config.log.samples, workdir=config.workdir)
+      records=config.log.samples, workdir=config.workdir, carry=carry)
 
 
 def has_turns(config: ConfigDict) -> bool:

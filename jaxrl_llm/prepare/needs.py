@@ -17,7 +17,8 @@ from jaxrl_llm.types import (
 
 
 def of(
-    config: ConfigDict, curriculum: Curriculum, selection: Selection) -> Needs:
+    config: ConfigDict, curriculum: Curriculum, selection: Selection,
+    carried: bool = False) -> Needs:
   """Returns the needs of a run.
 
   The first update after a rollout is made by the old policy itself. Later ones,
@@ -32,6 +33,7 @@ def of(
   Args:
     config: of the run.
     curriculum, selection: its stages.
+    carried: whether responses are carried over to later waves.
 
   Raises:
     ValueError: `loss.replay_experts` meets an environment.
@@ -41,10 +43,11 @@ def of(
       -selection.rows // methods.minibatch_rows(config))
   updates = per_round * curriculum.max_rounds
   stale = (updates > 1 or curriculum.stale or selection.stale
-           or config.actor.lag > 0)
+           or config.actor.lag > 0 or carried)
   record, turns = methods.recorded_experts(config), methods.has_turns(config)
   top = rejection.top_k if rejection and rejection.uses_top else 0
-  columns = _columns(config, stale, bool(top))
+  columns = _columns(config, stale, bool(top)) | dict.fromkeys(
+      ['carried', 'token_steps'] * carried)
   if record and 'experts' in columns:
     columns['experts'] = record.type
   scored = {name: kind for name, kind in columns.items()

@@ -112,7 +112,7 @@ def prompts_per_shard(
 
 def make_sampler(
     config: ConfigDict, mesh: jax.sharding.Mesh, model: ModelConfig,
-    stops: Stops, curriculum: Curriculum, own_prompts: bool = False,
+    stops: Stops, curriculum: Curriculum, call: Curriculum | None = None,
     **use: Any) -> SamplerProgram:
   """Makes a sampler at the capacities of the curriculum.
 
@@ -122,15 +122,13 @@ def make_sampler(
     model: the architecture.
     stops: tokens and texts that end a response.
     curriculum: its capacities are the sizes of a wave.
-    own_prompts: whether each request may have a prompt of its own. A prefill is
-      of as many prompts as without.
+    call: one with the capacities of a call, where it may have more requests, or
+      fewer for each prompt. A prefill is of as many prompts as without.
     **use: fields of `SamplerConfig` that differ between training and
       evaluation; `slots` None is `sampling.slots`.
   """
   window = _prefill_prompts(config, mesh, curriculum)
-  if own_prompts:
-    curriculum = curriculum._replace(
-        max_prompts=curriculum.max_requests, min_count=1)
+  curriculum = call or curriculum
   per_shard, own = _per_shard(mesh, curriculum)
   cpu = _platform(mesh) == 'cpu'
   unroll = config.sampling.unroll
@@ -266,20 +264,27 @@ def make_programs(
           policies[name].trained, policies[name].compose)
        for name, model in models.items()}, choice, mesh=learner_mesh)
   needs = stages.needs
+  carry, wave = stages.settings.carry, stages.curriculum
+  if carry:
+    wave = wave._replace(max_prompts=carry.groups, max_requests=carry.requests)
   sampler = functools.partial(
-      make_sampler, config, mesh, stops=stops, curriculum=stages.curriculum,
+      make_sampler, config, mesh, stops=stops, curriculum=wave,
       continues='generated' in needs.columns)
   writer = options.writer(models)
+  further = dict(
+      continues=True, call=stages.curriculum._replace(min_count=1)
+  ) if carry else {}
   writing = sampler(
       model=models[writer], record_experts='experts' in needs.columns,
-      top_logprobs=needs.top)
+      top_logprobs=needs.top, **further)
   evaluating = writing
   if (writer != POLICY or config.sampling.kv or config.loss.replay_experts
-      or config.eval.slots is not None):
+      or config.eval.slots is not None or carry):
     # Calls of few prompts with few samples each would leave slots idle.
     evaluating = sampler(
-        model=models[POLICY], own_prompts=config.eval.slots is not None,
-        kv=None, slots=config.eval.slots)
+        model=models[POLICY], kv=None, slots=config.eval.slots,
+        call=wave._replace(max_prompts=wave.max_requests, min_count=1) if (
+            config.eval.slots is not None) else None)
   players = {name: Player(model, policies[name])
              for name, model in models.items()}
   rollout_sampler = RolloutSampler(

@@ -11,6 +11,7 @@ from jaxrl_llm.config import plugs
 from jaxrl_llm.prepare import methods, own_functions
 from jaxrl_llm.prepare import needs as needs_lib
 from jaxrl_llm.types import (
+  Carry,
   Curriculum,
   NoSignalError,
   RunSizes,
@@ -40,8 +41,17 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
       samples=config.samples_per_prompt,
       prompts=config.curriculum_prompts or config.prompts_per_step,
       lag=config.actor.lag, response=config.max_response)
-  curriculum = _checked_curriculum(
-      _make('curriculum', config, Curriculum, sizes), sizes.batch)
+  made = _make('curriculum', config, Curriculum, sizes)
+  carry = _carry(config, made)
+  if carry:
+    groups = _carried_groups(config, carry)
+    waves = -(-groups // carry.groups)
+    sizes = sizes._replace(lag=waves, together=groups)
+    made = _make('curriculum', config, Curriculum, sizes)
+  curriculum = _checked_curriculum(made, sizes.batch)
+  if carry:
+    curriculum = curriculum._replace(
+        max_prompts=groups, max_requests=waves * carry.requests)
   sizes = sizes._replace(rounds=curriculum.max_rounds)
   selection = _checked_selection(
       _make('selection', config, Selection, sizes),
@@ -49,6 +59,7 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
   if config.off_policy == 'jackpot' and (
       config.jackpot.target, config.jackpot.z) == ('p_new', 'exact'):
     for name, value, stale in (
+        ('sampling.carry_over', True, carry),
         ('actor.lag', sizes.lag, sizes.lag > 0),
         ('curriculum', config.curriculum, curriculum.stale),
         ('selection', config.selection, selection.stale)):
@@ -58,8 +69,44 @@ def make_stages(config: ConfigDict, problems: int = 1) -> Stages:
             f'{name}={value} trains on rows of earlier steps: use '
             'jackpot.z=topk.')
   return Stages(
-      curriculum, selection, needs_lib.of(config, curriculum, selection),
-      methods.settings(config))
+      curriculum, selection, needs_lib.of(
+          config, curriculum, selection, carry is not None),
+      methods.settings(config, carry))
+
+
+def _carry(config: ConfigDict, made: Curriculum) -> Carry | None:
+  """Returns the sizes of waves that end before their longest response.
+
+  They are None without `sampling.carry_over`, or if a wave has the steps for
+  all responses that it may begin, even on one shard: it then cuts none.
+  """
+  sampling, longest = config.sampling, config.max_response
+  if not sampling.carry_over:
+    return None
+  steps = sampling.wave_steps or max(longest // 4, 1)
+  # A slot waits for a refill after each response.
+  fills = -(-made.max_requests // sampling.slots)
+  if steps >= fills * (longest + sampling.steps_per_refill - 1):
+    return None
+  return Carry(
+      steps, config.curriculum_prompts or config.prompts_per_step,
+      made.max_prompts, made.max_requests)
+
+
+def _carried_groups(config: ConfigDict, carry: Carry) -> int:
+  """Returns the most groups that are begun and have not left.
+
+  Raises:
+    ValueError: `sampling.carry_groups` is less than those of a wave.
+  """
+  given = config.sampling.carry_groups
+  if given is None:
+    return carry.groups * (1 + -(-config.max_response // carry.steps))
+  if given < carry.groups:
+    raise ValueError(
+        f'sampling.carry_groups={given} is less than the {carry.groups} groups '
+        'that a wave may ask for: raise it.')
+  return given
 
 
 def validate(config: ConfigDict, **given: bool) -> None:

@@ -71,10 +71,19 @@ class SamplingOptions(DecodeOptions, DrawNumbers):
     weights: type of the weights that sample a step's responses: int8 or float8;
       off_policy=jackpot corrects the mismatch (none: the compute type, which
       evaluations always use).
+    carry_over: do not wait for the longest response: a wave ends after
+      sampling.wave_steps, and the next one goes on with what is unfinished.
+    wave_steps: with carry_over, decode steps of a wave on a data shard (none:
+      a quarter of max_response).
+    carry_groups: with carry_over, most groups that are begun and not complete;
+      then none begins (none: those of as many waves as a response may take).
     buckets: prompt lengths to compile the prefill for in addition to
       max_prompt: lengths, auto (a few, chosen by the training prompts' lengths
       and kept for the run) or none.
   """
   stop: Texts = Texts()
   weights: Annotated[Literal['int8', 'float8'] | None, (WEIGHTS,)] = None
+  carry_over: Annotated[bool, (WEIGHTS,)] = False
+  wave_steps: Annotated[int | None, _SOME, (WEIGHTS,)] = None
+  carry_groups: Annotated[int | None, _SOME, (WEIGHTS,)] = None
   buckets: Annotated[Lengths, _SOME, 'free'] = AUTO

@@ -36,7 +36,7 @@ def tokens_of(*values):
 @pytest.mark.parametrize('lag', [False, True])
 def test_scores_of_a_wave_are_found(lag):
   """At the end of the table, or at the front of the last wave in flight."""
-  wave = types.SimpleNamespace(rows=rows.Buffer(
+  wave = types.SimpleNamespace(carried=None, rows=rows.Buffer(
       Table(group=np.arange(2)), tokens_of(0, 0)))
   wave._replace = lambda rows: rows
   flight = [types.SimpleNamespace(rows=rows.Buffer(None, tokens))

@@ -1,0 +1,404 @@
+"""Waves that end before their longest response: `sampling.carry_over`.
+
+A wave ends after `sampling.wave_steps` decode steps of each shard. A response
+that is unfinished then is a request of the next wave, which goes on from its
+own tokens on the shard that began it, before new requests. Keys and values are
+not carried, since the weights are new: they are computed again from the tokens.
+
+Groups leave in the order in which they were begun, once all of their responses
+are finished: batches would else be biased to short responses. The stages see
+them then. Counts decide all of this, never time: a resumed run does the same.
+
+Metrics:
+  carry/begun [groups]: begun that have not left, after the wave
+  carry/left [groups]: that left in the wave
+  carry/steps [steps]: decode steps of the wave, of the busiest process
+  carry/prefilled [tokens]: of responses, whose keys and values were computed
+    again
+  carry/age [waves]: between the first token of a response and the wave in which
+    its group leaves, mean over the responses that leave
+  carry/age_p99 [waves]: their 99th percentile
+  carry/age_max [waves]: the largest
+  carry/older [share]: of the tokens that leave, those of an older policy
+"""
+
+import heapq
+from typing import Any, Callable, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_llm import sharding
+from jaxrl_llm.learner.update import TrainState
+from jaxrl_llm.loop import rollout, scores
+from jaxrl_llm.loop import rows as rows_lib
+from jaxrl_llm.loop.parts import Fixed, Parts
+from jaxrl_llm.loop.rollout import Judged, Responses, SampleCall
+from jaxrl_llm.loop.turns import WaveSampling
+from jaxrl_llm.types import (
+  GroupRequests,
+  Rollouts,
+  RolloutTokens,
+  Table,
+)
+
+# Columns of a response that are made piece by piece, before a policy is gone.
+_BY_PIECE = 'token_steps', *(
+    name for name, column in RolloutTokens.declared.items()
+    if column.maker == 'score')
+
+
+class Begun(NamedTuple):
+  """Groups that were begun and have not left, the first begun first.
+
+  Attributes:
+    ask: G requests of the curriculum; free places ask for no sample.
+    table: C rows, the samples of these requests in their order; then free ones.
+      Unfinished rows lack the verifier's facts.
+    rollouts: the same rows as far as they exist; zeros where they are not at
+      home in this process.
+    pieces: the same rows: scores of their tokens, and the steps of the policies
+      that wrote them.
+    finished: [C] bool.
+    wave: [C] int32, the wave of the first token.
+    groups: requests in `ask`.
+    samples: rows that are not free.
+  """
+  ask: GroupRequests
+  table: Table
+  rollouts: Rollouts
+  pieces: RolloutTokens
+  finished: np.ndarray
+  wave: np.ndarray
+  groups: int
+  samples: int
+
+  @property
+  def place(self) -> np.ndarray:
+    """[samples] number in `ask` of each row's request."""
+    return np.repeat(np.arange(self.groups), self.ask.count[:self.groups])
+
+  @property
+  def rows(self) -> tuple[Any, ...]:
+    """All arrays of rows."""
+    return self.table, self.rollouts, self.pieces, self.finished, self.wave
+
+
+class Carried(NamedTuple):
+  """Rows after a wave of a run that carries responses over.
+
+  Attributes:
+    begun: what has not left, unpadded, without the scores of this wave.
+    ask: requests that leave.
+    rows: their rows.
+    metrics: the module's.
+  """
+  begun: Begun
+  ask: GroupRequests
+  rows: rows_lib.Buffer
+  metrics: dict[str, float]
+
+
+def nothing() -> GroupRequests:
+  """Returns requests for no group."""
+  return GroupRequests(*(np.zeros(0, kind) for kind in (
+      np.int64, np.int32, np.int32, np.int32, bool)))
+
+
+def empty(parts: Parts) -> Begun | None:
+  """Returns the state before the first wave; None without `carry_over`."""
+  if not parts.stages.settings.carry:
+    return None
+  return _padded(Begun(
+      nothing(), *_free(parts, 0), np.zeros(0, bool), np.zeros(0, np.int32),
+      0, 0), parts)
+
+
+def _free(parts: Parts, rows: int) -> tuple[Table, Rollouts, RolloutTokens]:
+  """Makes free rows, with the columns that the sampler returns."""
+  sampler, needs = (
+      parts.programs.rollout_sampler.sampler.sampler, parts.stages.needs)
+  table, tokens = rows_lib.empty(rows, parts.stages)
+  returned = {'tempered_logprobs': sampler.tempered, 'match':
+              sampler.stop_texts is not None, 'top_ids': needs.top,
+              'top_logprobs': needs.top}
+  return table, Rollouts.free(
+      rows, needs.axes, {k: None for k, there in returned.items() if there}), RolloutTokens(**{name: tokens.columns[name] for name in _BY_PIECE
+                      if name in tokens.columns})
+
+
+def _padded(begun: Begun, parts: Parts) -> Begun:
+  """Adds free places and rows: a checkpoint has the same shapes each time."""
+  sizes = parts.stages.curriculum
+  places, rows = (
+      sizes.max_prompts - begun.groups, sizes.max_requests - begun.samples)
+  free = (*_free(parts, rows), np.zeros(rows, bool), np.zeros(rows, np.int32))
+  return Begun(
+      jax.tree.map(lambda x: np.pad(x, (0, places)), begun.ask),
+      *jax.tree.map(lambda *x: np.concatenate(x), begun.rows, free),
+      begun.groups, begun.samples)
+
+
+def propose(
+    parts: Parts, curriculum: Any, begun: Begun,
+) -> tuple[Any, GroupRequests, Begun]:
+  """Begins the groups of a wave, if there is room for as many as it may ask.
+
+  Args:
+    parts: stages and sizes.
+    curriculum: its state.
+    begun: before the wave.
+
+  Returns:
+    The curriculum's state; the new requests; and what is begun, unpadded.
+  """
+  sizes, wave, ask = (
+      parts.stages.curriculum, parts.stages.settings.carry, nothing())
+  if (begun.groups + wave.groups <= sizes.max_prompts
+      and begun.samples + wave.requests <= sizes.max_requests):
+    curriculum, ask = sizes.propose(curriculum)
+  return curriculum, ask, begin(begun, ask, parts)
+
+
+def spread(load: np.ndarray, rows: int) -> np.ndarray:
+  """Assigns new rows to shards, so that the busiest has as few as possible.
+
+  Args:
+    load: [shards] unfinished rows of each.
+    rows: R new ones, of which each shard gets neighbours.
+
+  Returns:
+    [R] int32 shard of each.
+  """
+  queue = [(int(n), shard) for shard, n in enumerate(load)]
+  heapq.heapify(queue)
+  counts = np.zeros(len(load), int)
+  for _ in range(rows):
+    n, shard = queue[0]
+    counts[shard] += 1
+    heapq.heapreplace(queue, (n + 1, shard))
+  return np.repeat(np.arange(len(load), dtype=np.int32), counts)
+
+
+def begin(begun: Begun, ask: GroupRequests, parts: Parts) -> Begun:
+  """Adds the requests of a wave behind those that were begun, unpadded."""
+  of = np.repeat(np.arange(len(ask.group)), ask.count)
+  held = jax.tree.map(lambda x: x[:begun.samples], begun.rows)
+  table, finished = held[0], held[3]
+  shards = sharding.data_shards(parts.processes.mesh)
+  load = np.bincount(table.shard[~finished], minlength=shards)
+  free, *rest = _free(parts, len(of))
+  new = free.replace(
+      group=ask.group[of], sample=ask.sample, problem=ask.problem[of],
+      probe=ask.probe[of], shard=spread(load, len(of)))
+  more = new, *rest, np.zeros(len(of), bool), np.zeros(len(of), np.int32)
+  joined = jax.tree.map(
+      lambda a, b: np.concatenate([a, b.astype(a.dtype)]), held, more)
+  return Begun(
+      jax.tree.map(
+          lambda a, b: np.concatenate([a[:begun.groups], b.astype(a.dtype)]),
+          begun.ask, ask),
+      *joined, begun.groups + len(ask.group), begun.samples + len(of))
+
+
+def call_of(parts: Parts, begun: Begun, rows: np.ndarray) -> SampleCall:
+  """Makes the call that samples some rows on, with the prompts they have.
+
+  A group's noise is that of its place among the waves, whenever it begins.
+
+  Args:
+    parts: task and sizes.
+    begun: unpadded.
+    rows: [R] which ones.
+  """
+  task, settings = parts.task, parts.stages.settings
+  places, prompt = np.unique(begun.place[rows], return_inverse=True)
+  problems = [task.train[i] for i in begun.ask.problem[places]]
+  table, so_far = begun.table.at(rows), begun.rollouts.at(rows)
+  requests = rollout.requests(
+      prompt, table.group // len(task.train) * settings.samples + table.sample,
+      settings.max_response)
+  return SampleCall(
+      problems, rollout.encode(problems, task.tokenizer, settings.max_prompt),
+      requests.replace(
+          done=so_far.length, tokens=so_far.tokens, match=so_far.match,
+          birth=(table.group // settings.carry.prompts).astype(np.int32)))
+
+
+def respond(
+    parts: Parts, begun: Begun, sampling: WaveSampling,
+) -> tuple[Responses, Callable[[], Callable[[], Judged]], Begun]:
+  """Samples unfinished rows for a wave.
+
+  Args:
+    parts: task, processes and keys.
+    begun: unpadded.
+    sampling: how to sample.
+
+  Returns:
+    The responses that the wave finished, and a function that starts to judge
+    them, as from `turns.respond`; and the rows after the wave.
+  """
+  processes, settings = parts.processes, parts.stages.settings
+  rows = np.flatnonzero(~begun.finished)
+  call = call_of(parts, begun, rows)
+  rollouts, use = sampling.sample(
+      sampling.params, call.prompts, call.requests, parts.key, sampling.draw,
+      policy_step=sampling.policy_step, shard=begun.table.shard[rows],
+      max_steps=settings.carry.steps)
+  begun = add(begun, rows, rollouts, call, parts, sampling)
+  done = rows[begun.finished[rows]]
+  shard = begun.table.shard[done]
+  here = np.flatnonzero(processes.here(shard))
+  finished = begun.rollouts.at(done)
+  responses = Responses(
+      call_of(parts, begun, done), finished, here,
+      rollout.decode(finished, parts.task.tokenizer, here), shard,
+      {**use, 'prefilled': int(call.requests.done.sum())},
+      sampling.policy_step)
+  return responses, lambda: rollout.start_judging(
+      parts.task, responses, processes, sampling.step, settings.steps), begun
+
+
+def add(
+    begun: Begun, rows: np.ndarray, rollouts: Rollouts, call: SampleCall,
+    parts: Parts, sampling: WaveSampling) -> Begun:
+  """Adds the tokens of a wave to rows; all processes must call it.
+
+  Args:
+    begun: unpadded.
+    rows: [R] that were sampled.
+    rollouts: R of them, zeros where they are not at home.
+    call: their prompts and requests.
+    parts: processes.
+    sampling: of the wave.
+  """
+  shard, names = begun.table.shard[rows], ('length', 'truncated', 'match')
+  names = tuple(name for name in names if name in rollouts.columns)
+  here = np.flatnonzero(parts.processes.here(shard))
+  facts, _ = parts.processes.gather_rows(shard, [
+      [x[i].item() for x in map(rollouts.columns.get, names)] for i in here])
+  known = dict(zip(names, np.array(facts, int).reshape(-1, len(names)).T))
+  served, before = known['length'] > 0, call.requests.done
+  have = {**begun.rollouts.columns}
+  for name, x in rollouts.columns.items():
+    have[name] = have[name].copy()
+    if name in known:
+      new = np.where(served, known[name], have[name][rows])
+    elif rollouts.declared[name].axes[-1:] == 'T':
+      new = have[name][rows] + x  # 0 where tokens existed
+    else:
+      continue
+    have[name][rows] = new
+  first = rows[served & (before == 0)]
+  table, wave = begun.table, begun.wave.copy()
+  policy = table.policy_step.copy()
+  policy[first], wave[first] = sampling.policy_step, sampling.step
+  length, t = have['length'], np.arange(have['tokens'].shape[1])
+  steps = begun.pieces.token_steps.copy()
+  steps[rows] = np.where(
+      (t >= before[:, None]) & (t < length[rows, None]), sampling.policy_step,
+      steps[rows])
+  finished = begun.finished.copy()
+  finished[rows] = served & ~(
+      have['truncated'][rows] & (length[rows] < call.requests.budget))
+  carried, prompt = table.carried.copy(), table.prompt_length.copy()
+  carried[:] = length
+  carried[rows] = before
+  prompt[rows] = call.prompts.length[call.requests.prompt]
+  return begun._replace(
+      rollouts=begun.rollouts.replace(**have), finished=finished, wave=wave,
+      pieces=begun.pieces.replace(token_steps=steps), table=table.replace(
+          policy_step=policy, carried=carried, prompt_length=prompt,
+          length=length.astype(np.int32)))
+
+
+def wave(
+    parts: Parts, state: Any, begun: Begun, responses: Responses,
+    judged: Judged) -> rows_lib.Wave:
+  """Notes the verdicts of a wave, and lets groups leave.
+
+  Args:
+    parts: stages and sizes.
+    state: RunState before the step.
+    begun: from `respond`.
+    responses: finished in the wave.
+    judged: facts about them.
+
+  Returns:
+    The wave of the responses that it has finished.
+  """
+  place, length = begun.place, begun.rollouts.length
+  done = np.flatnonzero(begun.finished & (begun.table.carried < length))
+  some, count = np.unique(place[done], return_counts=True)
+  ask = jax.tree.map(lambda x: x[some], begun.ask)._replace(
+      count=count.astype(np.int32))
+  made = rows_lib.of_wave(
+      ask, responses, judged, parts.stages, state.step).table
+  own = begun.table.at(done)
+  made = made.replace(
+      sample=own.sample, policy_step=own.policy_step, carried=own.carried)
+  table = jax.tree.map(np.copy, begun.table)
+  for name, x in made.columns.items():
+    table.columns[name][done] = x
+
+  waiting = place[~begun.finished]
+  groups = int(waiting.min(initial=begun.groups))
+  rows = np.flatnonzero(place < groups)
+  out = table.at(rows)
+  left = jax.tree.map(lambda x: x[:groups], begun.ask), rows_lib.Buffer(
+      out, tokens(parts, begun, rows))
+  carried = Carried(
+      Begun(
+          jax.tree.map(lambda x: x[groups:], begun.ask),
+          *jax.tree.map(lambda x: x[len(rows):], (table, *begun.rows[1:])),
+          begun.groups - groups, begun.samples - len(rows)),
+      *left, _metrics(begun, rows, groups, responses, judged, state.step))
+  return rows_lib.Wave(
+      ask, responses, judged, rows_lib.Buffer(made, RolloutTokens()),
+      rows_lib.signal(
+          parts, state.buffer.table, out, left[0], state.step), carried)
+
+
+def _metrics(
+    begun: Begun, rows: np.ndarray, groups: int, responses: Responses,
+    judged: Judged, step: int) -> dict[str, float]:
+  """Computes the module's metrics; `rows` and `groups` leave."""
+  age, steps = step - begun.wave[rows], begun.pieces.token_steps[rows]
+  real = np.arange(steps.shape[1]) < begun.rollouts.length[rows, None]
+  older = real & (steps < responses.policy_step)
+  none = not len(rows)
+  metrics = dict(
+      begun=begun.groups - groups, left=groups, steps=judged.use['steps'],
+      prefilled=responses.use['prefilled'],
+      age=np.nan if none else age.mean(),
+      age_p99=np.nan if none else np.percentile(age, 99),
+      age_max=np.nan if none else age.max(),
+      older=np.nan if none else older.sum() / real.sum())
+  return {f'carry/{name}': float(x) for name, x in metrics.items()}
+
+
+def score(
+    parts: Parts, fixed: Fixed, begun: Begun,
+    learners: dict[str, TrainState]) -> Begun:
+  """Scores the tokens of a wave in rows that stay, and pads the rows.
+
+  The policy that wrote them is gone when their groups leave.
+  """
+  new = begun.table.carried < begun.rollouts.length
+  scored = scores.with_scores(
+      parts, fixed, begun.table, tokens(parts, begun, np.arange(len(new))),
+      scores.masked_indices(new, parts.programs.scored_rows), learners)
+  return _padded(begun._replace(pieces=begun.pieces.replace(**{
+      name: scored.columns[name] for name in begun.pieces.columns})), parts)
+
+
+def tokens(parts: Parts, begun: Begun, rows: np.ndarray) -> RolloutTokens:
+  """Makes the tokens of rows, with the scores of their pieces so far."""
+  some = begun.rollouts.at(rows)
+  responses = Responses(
+      call_of(parts, begun, rows), some, rows, [], begun.table.shard[rows], {})
+  free = rows_lib.empty(len(rows), parts.stages).tokens
+  return rows_lib.tokens_of(
+      responses, some.length, free, parts.stages.settings.tempered
+  ).replace(**begun.pieces.at(rows).columns)

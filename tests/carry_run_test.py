@@ -1,0 +1,138 @@
+"""Runs with `sampling.carry_over`: who wrote which token, and going on."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm import train
+from jaxrl_llm.monitoring import timing
+from jaxrl_llm.prepare import describe, stages
+from tests import processes_test, resume_test, seams_test
+from tests.helpers import learners, many, stage_runs, tiny
+from tests.helpers.tolerance import policy_gap
+
+# 16 responses of up to 10 tokens, for which 8 slots need two fills.
+FIELDS = dict(
+    sampling__carry_over=True, sampling__wave_steps=7, learner__updates=2)
+
+
+@pytest.mark.parametrize('fields', [
+    dict(advantage='pkpo', loss__kl_coef=.1),
+    dict(curriculum='dynamic', curriculum_prompts=6, selection='replay',
+         off_policy='jackpot', sampling__weights='int8')])
+def test_a_run_goes_on_from_unfinished_responses(fields, tmp_path):
+  seen = []
+
+  def check(state):
+    seen.append(state.begun)
+
+  rows = seams_test.goes_on(
+      stage_runs.judged(stage_runs.built(**FIELDS, **fields)), tmp_path, check)
+  begun, = seen
+  some = begun.rollouts.length[:begun.samples]
+  assert (some[~begun.finished[:begun.samples]] > 0).any()
+  assert max(row['carry/age_max'] for row in rows if row['carry/left']) > 0
+  assert {row['carry/steps'] for row in rows} == {7}
+
+
+def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it():
+  watched = tiny.watch(
+      stage_runs.built(**FIELDS, optimizer__learning_rate=.02), tiny.by_length)
+  parts = watched.parts
+  state, fixed, _ = tiny.begin(parts)
+  policies, checked, mixed = {}, 0, 0
+  for _ in range(12):
+    policies[int(state.learner.step)] = jax.device_get(state.learner.params)
+    watched.batches.clear()
+    begun = state.begun
+    with jax.transfer_guard('disallow'):
+      state, report = train.take_step(parts, state, fixed, timing.Timer())
+    assert (begun.samples > 0) == (report.row['carry/prefilled'] > 0) or (
+        not begun.rollouts.length.any())
+    for batch in watched.batches:
+      bare = parts.shard_rows(batch.replace(
+          old_logprobs=None, token_steps=None))
+      steps = batch.token_steps
+      mixed += sum(
+          len({*row[mask]}) > 1 for row, mask in zip(steps, batch.mask))
+      for number in {*steps[batch.mask].tolist()}:
+        scores = learners.score(
+            parts.programs.learner, jax.device_put(
+                policies[number], describe.param_shardings(parts)), bare,
+            fixed.loss, None).logprobs
+        wrote = batch.mask & (steps == number)
+        most = policy_gap(parts.config, scores)
+        for have in batch.old_logprobs, batch.behaviour_logprobs:
+          assert np.abs(scores - have)[wrote].max() <= most
+        checked += wrote.sum()
+        others = batch.mask & (steps != number)
+        if others.any():
+          assert np.abs(scores - batch.old_logprobs)[others].max() > most
+  assert checked > 100 and mixed > 3
+
+
+def test_without_learning_the_responses_are_those_of_waves_that_wait():
+  """Up to the first near tie of a draw, of which a run has hardly one."""
+  found = []
+  for fields in ({}, {k: v for k, v in FIELDS.items() if 'sampl' in k}):
+    watched = tiny.watch(stage_runs.built(
+        **fields, optimizer__learning_rate=0.), tiny.by_length)
+    state, fixed, _ = tiny.begin(watched.parts)
+    for _ in range(9):
+      state, _ = train.take_step(
+          watched.parts, state, fixed, timing.Timer())
+    found.append({
+        (row[:n].tobytes(), p[:n].tobytes(), float(a))
+        for batch in watched.batches for row, n, p, a in zip(
+            batch.tokens, batch.prompt_length, [
+                row[m:m + n] for row, m, n in zip(
+                    batch.tokens, batch.prompt_length, batch.response_length)],
+            batch.advantages)})
+  waiting, carried = found
+  assert len(carried) > 40 and len(carried - waiting) <= 1
+
+
+def test_a_wave_that_is_long_enough_is_one_that_waits():
+  plain = stages.make_stages(tiny.load())
+  for steps, cut in ((22, False), (21, True)):  # 11 for each of two fills
+    made = stages.make_stages(tiny.load(
+        sampling__carry_over=True, sampling__wave_steps=steps))
+    assert (made.settings.carry is not None) == cut
+    if not cut:
+      assert made.settings == plain.settings and made.needs == plain.needs
+      assert made.curriculum.max_requests == plain.curriculum.max_requests
+
+
+@pytest.mark.parametrize('fields, said', [
+    (dict(sampling__wave_steps=3), r'sampling\.wave_steps=3 has no effect'),
+    (dict(sampling__carry_over=True, actor__lag=1),
+     r'carry_over=True does not work with actor\.lag=1'),
+    (dict(sampling__carry_over=True, sampling__temperature='0:1,5:2'),
+     r'does not work with sampling\.temperature=0:1\.0,5'),
+    (dict(sampling__carry_over=True, sampling__carry_groups=3),
+     r'carry_groups=3 is less than the 4 groups'),
+    (dict(sampling__carry_over=True, off_policy='jackpot', jackpot__z='exact'),
+     r'but sampling\.carry_over=True trains on rows')])
+def test_what_does_not_fit_is_said(fields, said):
+  with pytest.raises(ValueError, match=said):
+    tiny.load(**fields)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_on_two_processes_and_resumed(tmp_path):
+  fields = {**FIELDS, 'steps': 7, 'mesh__data': 4, 'checkpoint__every': 4,
+            'sampling__slots': 2}
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  many.finish(many.start(one, fields, share=4, **run), one)
+  many.finish(many.start(two, fields, count=2, share=2, **run), two)
+  processes_test.alike(one, two, 1e-5)
+  rows, last = many.rows(two), resume_test.final_state(two / 'run')
+  shutil.rmtree(two / 'run/checkpoints/7')
+  many.finish(many.start(two, fields, count=2, share=2, **run), two)
+  assert many.rows(two) == rows
+  assert resume_test.final_state(two / 'run') == last
