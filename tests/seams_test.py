@@ -145,7 +145,7 @@ def goes_on(parts, folder, check=lambda state: None):
   states, later, last = stage_runs.waves(parts, last, fixed, AFTER)
   saver.close()
 
-  assert len(names) == known, names[known:]  # nothing is compiled once there were batches
+  assert len(names) == known  # nothing is compiled once there were batches
   compiled = tiny.programs(names)
   # And no program twice, but for lists of several lengths.
   learner = parts.programs.learner

@@ -119,12 +119,14 @@ def _free(parts: Parts, rows: int) -> tuple[Table, Rollouts, RolloutTokens]:
   sampler, needs = (
       parts.programs.rollout_sampler.sampler.sampler, parts.stages.needs)
   table, tokens = rows_lib.empty(rows, parts.stages)
-  returned = {'tempered_logprobs': sampler.tempered, 'match':
-              sampler.stop_texts is not None, 'top_ids': needs.top,
-              'top_logprobs': needs.top}
-  return table, Rollouts.free(
-      rows, needs.axes, {k: None for k, there in returned.items() if there}), RolloutTokens(**{name: tokens.columns[name] for name in _BY_PIECE
-                      if name in tokens.columns})
+  returned = dict(
+      tempered_logprobs=sampler.tempered, match=sampler.stop_texts is not None,
+      top_ids=needs.top, top_logprobs=needs.top)
+  rollouts = Rollouts.free(
+      rows, needs.axes, {k: None for k, there in returned.items() if there})
+  return table, rollouts, RolloutTokens(**{
+      name: tokens.columns[name] for name in _BY_PIECE
+      if name in tokens.columns})
 
 
 def _padded(begun: Begun, parts: Parts) -> Begun:

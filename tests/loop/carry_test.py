@@ -141,8 +141,9 @@ def test_the_bookkeeping_of_waves_equals_its_twin(fields, waves, home):
     state, ask, begun = carry.propose(parts, state, begun)
     assert room or not len(ask.group)
     paused += not room
-    twin.begin([(int(group), range(first, first + count)) for group, first, count
-                in zip(ask.group, ask.first, ask.count)])
+    twin.begin([
+        (int(group), range(first, first + count))
+        for group, first, count in zip(ask.group, ask.first, ask.count)])
 
     rows, waiting = np.flatnonzero(~begun.finished), twin.unfinished()
     call, table = carry.call_of(parts, begun, rows), begun.table.at(rows)

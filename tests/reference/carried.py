@@ -1,4 +1,4 @@
-"""Waves that end early, one response object at a time: the twin of loop/carry."""
+"""Waves that end early, one response at a time: the twin of loop/carry."""
 
 import dataclasses
 
