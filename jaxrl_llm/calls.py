@@ -59,6 +59,9 @@ _OF_SAMPLER = {
 _OF_LEARNER = {
     'steps': '', 'drop_zero_advantage': '', 'sampling.temperature': '',
     'optimizer.': '', 'learner.': '', 'loss.': ''}
+# They say how the steps of a run share responses.
+_OF_RUN = frozenset({
+    'sampling.carry_over', 'sampling.wave_steps', 'sampling.carry_groups'})
 # Columns that the rows of any learner have.
 _COLUMNS = frozenset({
     'anchor_logprobs', 'behaviour_logprobs', 'old_logprobs', 'policy_step',
@@ -539,6 +542,8 @@ def _changed(
   for first in True, False:  # files that others depend on come first
     names = {}
     for field in config_lib.flatten(config):
+      if field in _OF_RUN:
+        continue
       section, _, last = field.rpartition('.')
       for key in {field, f'{section}.'} & allowed.keys():
         if field not in _OF_SAMPLER or allowed is _OF_SAMPLER:

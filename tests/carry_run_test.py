@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+import jaxrl_llm
 from jaxrl_llm import train
-from jaxrl_llm.monitoring import timing
+from jaxrl_llm.base.tokenizer import CharTokenizer
+from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import describe, stages
-from tests import processes_test, resume_test, seams_test
+from tests import processes_test, resume_test, seams_test, turns_run_test
 from tests.helpers import learners, many, stage_runs, tiny
 from tests.helpers.tolerance import policy_gap
 
@@ -120,6 +122,11 @@ def test_what_does_not_fit_is_said(fields, said):
     tiny.load(**fields)
 
 
+def test_a_loop_of_ones_own_has_no_next_step_to_carry_to():
+  with pytest.raises(ValueError, match="Sampler has no option 'carry_over'"):
+    jaxrl_llm.Sampler('tiny', CharTokenizer('01'), carry_over=True)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_on_two_processes_and_resumed(tmp_path):
@@ -136,3 +143,52 @@ def test_on_two_processes_and_resumed(tmp_path):
   many.finish(many.start(two, fields, count=2, share=2, **run), two)
   assert many.rows(two) == rows
   assert resume_test.final_state(two / 'run') == last
+
+
+def test_trajectories_go_on_in_the_middle_of_a_turn(tmp_path, monkeypatch):
+  """In a run of two halves too, whose second reads what was said from disk."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'dice.py').write_text(turns_run_test.DICE)
+  fields = {'sampling.carry_over': True, 'sampling.wave_steps': 4,
+            'checkpoint.every': 1, 'sampling.slots': 6}
+  whole, cut = tmp_path / 'whole', tmp_path / 'cut'
+  for folder, steps in (whole, 8), (cut, 3), (cut, 5), (cut, 8):
+    train.train(turns_run_test.loaded('dice.py', folder, steps=steps, **fields))
+  records = turns_run_test.samples(whole)
+  assert records == turns_run_test.samples(cut)
+  rows, same = (
+      metrics.read(folder / 'metrics.jsonl') for folder in (whole, cut))
+  for row, other in zip(rows, same, strict=True):
+    for name, value in resume_test.lasting(row).items():
+      assert name == 'turns/waited' or other[name] == value
+  assert max(row['carry/age_max'] or 0 for row in rows[1:]) > 1
+  several = 0
+  for record in records:
+    turns = record['turns']
+    several += len(turns) > 1
+    if record['verdict'] != 'timeout':
+      assert record['reward'] == sum(turn['reward'] for turn in turns)
+      assert all(turn['observation'] in ('+', '-') for turn in turns[:-1])
+      for turn in turns:
+        assert sum(turn['token_chars']) == len(turn['text'])
+  assert several > 5
+
+
+@pytest.mark.slow
+def test_without_learning_trajectories_are_those_of_waves_that_wait(
+    tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'dice.py').write_text(turns_run_test.DICE)
+  found = []
+  for carried in False, True:
+    fields = {'sampling.carry_over': True, 'sampling.wave_steps': 5} if (
+        carried) else {}
+    train.train(turns_run_test.loaded(
+        'dice.py', tmp_path / str(carried), steps=8,
+        **{**fields, 'optimizer.learning_rate': 0.}))
+    found.append({
+        (record['group'], record['sample'], record['response'],
+         record['reward']) for record in turns_run_test.samples(
+             tmp_path / str(carried))})
+  waiting, carried = found
+  assert len(carried) > 30 and len(carried - waiting) <= 1

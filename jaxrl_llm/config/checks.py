@@ -149,8 +149,7 @@ def _carried(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
       ('actor.lag', c.actor.lag, c.actor.lag > 0),
       ('loss.replay_experts', True, c.loss.replay_experts),
       ('sampling.temperature', c.sampling.temperature,
-       isinstance(c.sampling.temperature, str)),
-      ('task.max_turns', c.task.get('max_turns'), 'max_turns' in c.task)):
+       isinstance(c.sampling.temperature, str))):
     if wrong:
       yield (f'sampling.carry_over=True does not work with {name}={given}: '
              'leave one of them out.')

@@ -278,8 +278,10 @@ def _begin(
         {name: starts[name].params for name in parts.programs.learner.state}))
     return state, fixed, Notes(due=Output({}, [], ''))
   display.note(f'Going on from step {restored.step} of {parts.config.steps}.')
-  host = restored.host
-  return restored.state.named, fixed, Notes(
+  host, state = restored.host, restored.state.named
+  if state.begun:
+    state = state._replace(begun=state.begun._replace(said=host['said']))
+  return state, fixed, Notes(
       host['start'], host['latest'], host['due'] and Output(**host['due']))
 
 
@@ -414,15 +416,16 @@ def _save(
   complete(state, run.parts.processes)
   run.files.workdir.sync()  # A run that goes on has the rows up to it.
   run.files.saver.save(
-      state.step, state.listed, _host(run), score=score, again=again)
+      state.step, state.listed, _host(run, state), score=score, again=again)
 
 
-def _host(run: Run) -> dict[str, Any]:
+def _host(run: Run, state: RunState) -> dict[str, Any]:
   """Returns what a checkpoint keeps beside the state; `_begin` reads it."""
   notes = run.notes
   return dict(
       start=notes.start, latest=notes.latest,
       due=notes.due and notes.due._asdict(),
+      said=state.begun and [*state.begun.said],
       seconds=time.monotonic() - run.began)
 
 
@@ -439,5 +442,5 @@ def _check_workdir(run: Run, state: RunState) -> None:
     complete(state, parts.processes)
     raise FileNotFoundError(checkpoint.rescue(
         workdir.path, functools.partial(describe.write, parts),
-        describe.described(parts), state.step, state.listed, _host(run),
-        channel))
+        describe.described(parts), state.step, state.listed,
+        _host(run, state), channel))

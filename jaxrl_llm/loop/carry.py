@@ -23,20 +23,22 @@ Metrics:
 """
 
 import heapq
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import numpy as np
 
 from jaxrl_llm import sharding
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import rollout, scores
+from jaxrl_llm.loop import rollout, scores, turns
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.rollout import Judged, Responses, SampleCall
-from jaxrl_llm.loop.turns import WaveSampling
+from jaxrl_llm.loop.turns import Progress, WaveSampling
+from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import (
   GroupRequests,
+  Requests,
   Rollouts,
   RolloutTokens,
   Table,
@@ -61,8 +63,11 @@ class Begun(NamedTuple):
       that wrote them.
     finished: [C] bool.
     wave: [C] int32, the wave of the first token.
+    start, count: [C] int32, of trajectories, see `turns.Progress`.
     groups: requests in `ask`.
     samples: rows that are not free.
+    said: of these rows, see `turns.Progress`, if an environment answers. A
+      checkpoint keeps them beside its arrays.
   """
   ask: GroupRequests
   table: Table
@@ -70,8 +75,11 @@ class Begun(NamedTuple):
   pieces: RolloutTokens
   finished: np.ndarray
   wave: np.ndarray
+  start: np.ndarray
+  count: np.ndarray
   groups: int
   samples: int
+  said: Sequence[str] = ()
 
   @property
   def place(self) -> np.ndarray:
@@ -81,7 +89,7 @@ class Begun(NamedTuple):
   @property
   def rows(self) -> tuple[Any, ...]:
     """All arrays of rows."""
-    return self.table, self.rollouts, self.pieces, self.finished, self.wave
+    return self[1:8]
 
 
 class Carried(NamedTuple):
@@ -109,24 +117,24 @@ def empty(parts: Parts) -> Begun | None:
   """Returns the state before the first wave; None without `carry_over`."""
   if not parts.stages.settings.carry:
     return None
-  return _padded(Begun(
-      nothing(), *_free(parts, 0), np.zeros(0, bool), np.zeros(0, np.int32),
-      0, 0), parts)
+  return _padded(Begun(nothing(), *_free(parts, 0), 0, 0, []), parts)
 
 
-def _free(parts: Parts, rows: int) -> tuple[Table, Rollouts, RolloutTokens]:
-  """Makes free rows, with the columns that the sampler returns."""
+def _free(parts: Parts, rows: int) -> tuple[Any, ...]:
+  """Makes `Begun.rows` that are free, with the columns that there are."""
   sampler, needs = (
       parts.programs.rollout_sampler.sampler.sampler, parts.stages.needs)
   table, tokens = rows_lib.empty(rows, parts.stages)
   returned = dict(
       tempered_logprobs=sampler.tempered, match=sampler.stop_texts is not None,
-      top_ids=needs.top, top_logprobs=needs.top)
+      top_ids=needs.top, top_logprobs=needs.top,
+      generated='generated' in needs.columns)
   rollouts = Rollouts.free(
       rows, needs.axes, {k: None for k, there in returned.items() if there})
   return table, rollouts, RolloutTokens(**{
       name: tokens.columns[name] for name in _BY_PIECE
-      if name in tokens.columns})
+      if name in tokens.columns}), np.zeros(rows, bool), *np.zeros(
+          (3, rows), np.int32)
 
 
 def _padded(begun: Begun, parts: Parts) -> Begun:
@@ -134,11 +142,11 @@ def _padded(begun: Begun, parts: Parts) -> Begun:
   sizes = parts.stages.curriculum
   places, rows = (
       sizes.max_prompts - begun.groups, sizes.max_requests - begun.samples)
-  free = (*_free(parts, rows), np.zeros(rows, bool), np.zeros(rows, np.int32))
   return Begun(
       jax.tree.map(lambda x: np.pad(x, (0, places)), begun.ask),
-      *jax.tree.map(lambda *x: np.concatenate(x), begun.rows, free),
-      begun.groups, begun.samples)
+      *jax.tree.map(
+          lambda *x: np.concatenate(x), begun.rows, _free(parts, rows)),
+      begun.groups, begun.samples, begun.said)
 
 
 def propose(
@@ -190,17 +198,22 @@ def begin(begun: Begun, ask: GroupRequests, parts: Parts) -> Begun:
   shards = sharding.data_shards(parts.processes.mesh)
   load = np.bincount(table.shard[~finished], minlength=shards)
   free, *rest = _free(parts, len(of))
-  new = free.replace(
+  more = free.replace(
       group=ask.group[of], sample=ask.sample, problem=ask.problem[of],
-      probe=ask.probe[of], shard=spread(load, len(of)))
-  more = new, *rest, np.zeros(len(of), bool), np.zeros(len(of), np.int32)
+      probe=ask.probe[of], shard=spread(load, len(of))), *rest
   joined = jax.tree.map(
       lambda a, b: np.concatenate([a, b.astype(a.dtype)]), held, more)
   return Begun(
       jax.tree.map(
           lambda a, b: np.concatenate([a[:begun.groups], b.astype(a.dtype)]),
           begun.ask, ask),
-      *joined, begun.groups + len(ask.group), begun.samples + len(of))
+      *joined, begun.groups + len(ask.group), begun.samples + len(of),
+      [*begun.said, *[''] * len(of) * has_turns(parts)])
+
+
+def has_turns(parts: Parts) -> bool:
+  """Returns whether an environment answers the responses."""
+  return bool(getattr(parts.task, 'turns', None))
 
 
 def call_of(parts: Parts, begun: Begun, rows: np.ndarray) -> SampleCall:
@@ -230,7 +243,7 @@ def call_of(parts: Parts, begun: Begun, rows: np.ndarray) -> SampleCall:
 def respond(
     parts: Parts, begun: Begun, sampling: WaveSampling,
 ) -> tuple[Responses, Callable[[], Callable[[], Judged]], Begun]:
-  """Samples unfinished rows for a wave.
+  """Samples unfinished rows for a wave; all processes must call it.
 
   Args:
     parts: task, processes and keys.
@@ -242,77 +255,114 @@ def respond(
     them, as from `turns.respond`; and the rows after the wave.
   """
   processes, settings = parts.processes, parts.stages.settings
-  rows = np.flatnonzero(~begun.finished)
-  call = call_of(parts, begun, rows)
-  rollouts, use = sampling.sample(
-      sampling.params, call.prompts, call.requests, parts.key, sampling.draw,
-      policy_step=sampling.policy_step, shard=begun.table.shard[rows],
-      max_steps=settings.carry.steps)
-  begun = add(begun, rows, rollouts, call, parts, sampling)
-  done = rows[begun.finished[rows]]
-  shard = begun.table.shard[done]
-  here = np.flatnonzero(processes.here(shard))
-  finished = begun.rollouts.at(done)
+  rows, turned = np.flatnonzero(~begun.finished), {}
+  call, shard = call_of(parts, begun, rows), begun.table.shard[rows]
+  if has_turns(parts):
+    now, of_ended, use = turns.play_on(parts, call, sampling, shard, Progress(
+        begun.rollouts.at(rows), begun.start[rows], begun.count[rows],
+        begun.finished[rows], [begun.said[row] for row in rows]))
+    so_far, ended = now.rollouts, now.ended
+    turned = dict(start=now.start, count=now.count, said=now.said)
+  else:
+    new, use = sampling.sample(
+        sampling.params, call.prompts, call.requests, parts.key, sampling.draw,
+        policy_step=sampling.policy_step, shard=shard,
+        max_steps=settings.carry.steps)
+    so_far, ended = continued(call.requests, new, begun, rows, processes)
+  begun = note(begun, rows, so_far, ended, call, sampling, **turned)
+  done = rows[ended]
+  here = np.flatnonzero(processes.here(begun.table.shard[done]))
+  finished, played = begun.rollouts.at(done), None
+  if turned:
+    here, texts, played = of_ended(np.flatnonzero(ended))
+  else:
+    texts = rollout.decode(finished, parts.task.tokenizer, here)
   responses = Responses(
-      call_of(parts, begun, done), finished, here,
-      rollout.decode(finished, parts.task.tokenizer, here), shard,
+      call_of(parts, begun, done), finished, here, texts,
+      begun.table.shard[done],
       {**use, 'prefilled': int(call.requests.done.sum())},
-      sampling.policy_step)
+      sampling.policy_step, played)
   return responses, lambda: rollout.start_judging(
       parts.task, responses, processes, sampling.step, settings.steps), begun
 
 
-def add(
-    begun: Begun, rows: np.ndarray, rollouts: Rollouts, call: SampleCall,
-    parts: Parts, sampling: WaveSampling) -> Begun:
-  """Adds the tokens of a wave to rows; all processes must call it.
+def continued(
+    requests: Requests, new: Rollouts, begun: Begun, rows: np.ndarray,
+    processes: Processes) -> tuple[Rollouts, np.ndarray]:
+  """Adds the tokens of a call to responses; all processes must call it.
+
+  Args:
+    requests: R of them.
+    new: what the sampler returned, zeros where not at home.
+    begun: before the call; `rows` are those of the requests.
+    rows: [R].
+    processes: who holds which rows.
+
+  Returns:
+    The responses so far, and which of them are finished [R].
+  """
+  shard = begun.table.shard[rows]
+  names = [name for name in ('length', 'truncated', 'match')
+           if name in new.columns]
+  facts, _ = processes.gather_rows(shard, [
+      [new.columns[name][i].item() for name in names]
+      for i in np.flatnonzero(processes.here(shard))])
+  known = dict(zip(names, np.array(facts, int).reshape(-1, len(names)).T))
+  so_far = begun.rollouts.at(rows)
+  served, columns = known['length'] > 0, {}
+  for name, x in new.columns.items():
+    if name in known:
+      columns[name] = np.where(served, known[name], so_far.columns[name])
+    elif new.declared[name].axes[-1:] == 'T':
+      columns[name] = so_far.columns[name] + x  # 0 where tokens existed
+  so_far = so_far.replace(**columns)
+  # A response that the end of the wave cut is `truncated` below its budget.
+  return so_far, served & ~(
+      (so_far.truncated > 0) & (so_far.length < requests.budget))
+
+
+def note(
+    begun: Begun, rows: np.ndarray, so_far: Rollouts, finished: np.ndarray,
+    call: SampleCall, sampling: WaveSampling, **turned: Any) -> Begun:
+  """Notes how far a wave has brought rows.
 
   Args:
     begun: unpadded.
     rows: [R] that were sampled.
-    rollouts: R of them, zeros where they are not at home.
+    so_far: R of them.
+    finished: [R] bool, which of them are finished.
     call: their prompts and requests.
-    parts: processes.
     sampling: of the wave.
+    **turned: start, count and said of the R rows, if an environment answers.
   """
-  shard, names = begun.table.shard[rows], ('length', 'truncated', 'match')
-  names = tuple(name for name in names if name in rollouts.columns)
-  here = np.flatnonzero(parts.processes.here(shard))
-  facts, _ = parts.processes.gather_rows(shard, [
-      [x[i].item() for x in map(rollouts.columns.get, names)] for i in here])
-  known = dict(zip(names, np.array(facts, int).reshape(-1, len(names)).T))
-  served, before = known['length'] > 0, call.requests.done
-  have = {**begun.rollouts.columns}
-  for name, x in rollouts.columns.items():
-    have[name] = have[name].copy()
-    if name in known:
-      new = np.where(served, known[name], have[name][rows])
-    elif rollouts.declared[name].axes[-1:] == 'T':
-      new = have[name][rows] + x  # 0 where tokens existed
-    else:
-      continue
-    have[name][rows] = new
-  first = rows[served & (before == 0)]
-  table, wave = begun.table, begun.wave.copy()
-  policy = table.policy_step.copy()
-  policy[first], wave[first] = sampling.policy_step, sampling.step
-  length, t = have['length'], np.arange(have['tokens'].shape[1])
-  steps = begun.pieces.token_steps.copy()
-  steps[rows] = np.where(
-      (t >= before[:, None]) & (t < length[rows, None]), sampling.policy_step,
-      steps[rows])
-  finished = begun.finished.copy()
-  finished[rows] = served & ~(
-      have['truncated'][rows] & (length[rows] < call.requests.budget))
-  carried, prompt = table.carried.copy(), table.prompt_length.copy()
-  carried[:] = length
-  carried[rows] = before
-  prompt[rows] = call.prompts.length[call.requests.prompt]
+  def put(old, new):
+    old = old.copy()
+    old[rows] = new
+    return old
+
+  before, t = call.requests.done, np.arange(so_far.tokens.shape[1])
+  rollouts = begun.rollouts.replace(**{
+      name: put(begun.rollouts.columns[name], x)
+      for name, x in so_far.columns.items() if name in begun.rollouts.columns})
+  first = (before == 0) & (so_far.length > 0)
+  table, steps = begun.table, begun.pieces.token_steps
+  new = (t >= before[:, None]) & (t < so_far.length[:, None])
+  said = [*begun.said]
+  for row, text in zip(rows.tolist(), turned.pop('said', ())):
+    said[row] = text
   return begun._replace(
-      rollouts=begun.rollouts.replace(**have), finished=finished, wave=wave,
-      pieces=begun.pieces.replace(token_steps=steps), table=table.replace(
-          policy_step=policy, carried=carried, prompt_length=prompt,
-          length=length.astype(np.int32)))
+      rollouts=rollouts, finished=put(begun.finished, finished), said=said,
+      wave=put(begun.wave, np.where(first, sampling.step, begun.wave[rows])),
+      pieces=begun.pieces.replace(token_steps=put(
+          steps, np.where(new, sampling.policy_step, steps[rows]))),
+      table=table.replace(
+          carried=put(begun.rollouts.length, before),
+          length=rollouts.length.astype(np.int32),
+          policy_step=put(table.policy_step, np.where(
+              first, sampling.policy_step, table.policy_step[rows])),
+          prompt_length=put(table.prompt_length, call.prompts.length[
+              call.requests.prompt])),
+      **{name: put(getattr(begun, name), x) for name, x in turned.items()})
 
 
 def wave(
@@ -354,7 +404,8 @@ def wave(
       Begun(
           jax.tree.map(lambda x: x[groups:], begun.ask),
           *jax.tree.map(lambda x: x[len(rows):], (table, *begun.rows[1:])),
-          begun.groups - groups, begun.samples - len(rows)),
+          begun.groups - groups, begun.samples - len(rows),
+          begun.said[len(rows):]),
       *left, _metrics(begun, rows, groups, responses, judged, state.step))
   return rows_lib.Wave(
       ask, responses, judged, rows_lib.Buffer(made, RolloutTokens()),

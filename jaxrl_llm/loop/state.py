@@ -55,8 +55,9 @@ class RunState(NamedTuple):
     """The state in the form of checkpoints: learners are a list, the policy
     first.
     """
-    return self._replace(learners=[
-        self.learners[name] for name in PLAYERS if name in self.learners])
+    return self._replace(
+        begun=self.begun and self.begun._replace(said=()), learners=[
+            self.learners[name] for name in PLAYERS if name in self.learners])
 
   @property
   def named(self) -> 'RunState':
@@ -117,6 +118,9 @@ def complete(state: RunState, processes: Processes) -> None:
     processes.exchange(
         np.arange(begun.samples), begun.table.shard,
         (begun.rollouts, begun.pieces))
+    shard = begun.table.shard[:len(begun.said)]
+    begun.said[:], _ = processes.gather_rows(shard, [
+        begun.said[row] for row in np.flatnonzero(processes.here(shard))])
 
 
 def raise_not_finite(

@@ -14,10 +14,12 @@ which make a part, never time, so a resumed run makes the same parts.
 
 import collections
 import dataclasses
+import json
 import time
 from typing import Any, Callable, NamedTuple, Sequence
 import zlib
 
+import jax
 import numpy as np
 
 from jaxrl_llm import rewards, sharding
@@ -50,6 +52,24 @@ class WaveSampling(NamedTuple):
   step: int = 0
 
 
+class Progress(NamedTuple):
+  """Trajectories of R rows as far as they are.
+
+  Attributes:
+    rollouts: their tokens, with `generated`; zeros where not at home.
+    start: [R] int32, first column of the turn that is not done.
+    count: [R] int32, turns that are done.
+    ended: [R] bool, whether they do not go on.
+    said: [R] texts of turns and starts, as JSON; '' where there is none, or not
+      at home.
+  """
+  rollouts: Rollouts
+  start: np.ndarray
+  count: np.ndarray
+  ended: np.ndarray
+  said: list[str]
+
+
 class TurnResult(NamedTuple):
   """Result of a turn and of the environment's step, for all processes.
 
@@ -57,12 +77,12 @@ class TurnResult(NamedTuple):
     length: tokens of the trajectory before the observation.
     truncated: whether a limit ended the trajectory.
     ids: tokens of the observation; None if the trajectory does not go on.
-    reply: of the environment.
+    reply: of the environment; None if the wave ended before the turn.
   """
   length: int
   truncated: bool
   ids: Sequence[int] | None
-  reply: Reply
+  reply: Reply | None
 
 
 @dataclasses.dataclass
@@ -105,46 +125,69 @@ class _Wave:
 
   Attributes:
     tokens: [R, T] int32; `arrays` has them and the other numbers of tokens.
-    length, count: [R] int32, tokens and turns so far.
+    done: [R] int32, tokens so far.
+    length, count: [R] int32, tokens and turns before the turn that is not done.
     truncated: [R] bool.
     wrote: [R, T] bool, tokens of the model.
-    ended: number of rows that do not go on.
+    match: [R] int32, see `Requests`; None if no wave ends before its turns.
+    ended: [R] bool, whether the row does not go on.
     shard: [R] data shard that samples each.
     said: row to trajectory, of those at home in this process.
   """
 
-  def __init__(self, parts: Parts, call: rollout.SampleCall, noise: int):
-    """Makes the wave before its first turn; the arguments are those of `play`,
-    and the number of its noise.
-    """
-    self._parts, self._call, self._noise = parts, call, noise
-    self._turns, rows = parts.task.turns, len(call.requests.prompt)
-    shape = rows, parts.stages.settings.max_response
-    self.tokens, self.wrote = np.zeros(shape, np.int32), np.zeros(shape, bool)
-    self.length, self.count = np.zeros((2, rows), np.int32)
-    self.truncated = np.zeros(rows, bool)
-    self.ended = 0
-    self.arrays = {'tokens': self.tokens}
-    self.shard = plan_lib.shard_of(
-        rows, sharding.data_shards(parts.processes.mesh))
-    self.said = {row: _Trajectory() for row in np.flatnonzero(
-        parts.processes.here(self.shard)).tolist()}
+  def __init__(
+      self, parts: Parts, call: rollout.SampleCall, shard: np.ndarray,
+      progress: Progress | None = None):
+    """Makes the wave before its first turn, or after some progress.
 
-  def ask(self, rows: np.ndarray) -> Requests:
-    """Returns the requests of the next turn of rows."""
-    requests, done = self._call.requests, self.length[rows]
+    Args:
+      parts: those of `play`.
+      call: that of `play`; its requests have the number of their noise.
+      shard: [R] data shard that samples each.
+      progress: of R rows, before the wave.
+    """
+    self._parts, self._call, self.shard = parts, call, shard
+    self._turns, rows = parts.task.turns, len(shard)
+    self.truncated, self.ended = np.zeros((2, rows), bool)
+    self.match, said = None, [''] * rows
+    if progress is None:
+      shape = rows, parts.stages.settings.max_response
+      self.wrote = np.zeros(shape, bool)
+      self.arrays = {'tokens': np.zeros(shape, np.int32)}
+      self.length, self.count, self.done = np.zeros((3, rows), np.int32)
+    else:
+      held = jax.tree.map(np.copy, progress.rollouts)
+      self.wrote, self.match, said = held.generated, held.match, progress.said
+      self.arrays = {
+          name: x for name, x in held.columns.items()
+          if held.declared[name].axes[-1:] == 'T' and name != 'generated'}
+      self.done, self.length, self.count = (
+          held.length, progress.start.copy(), progress.count.copy())
+    self.tokens = self.arrays['tokens']
+    self.said = {
+        row: _Trajectory(**json.loads(said[row] or '{}'))
+        for row in np.flatnonzero(parts.processes.here(shard)).tolist()}
+
+  def _limit(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the most tokens of rows after the turn that is not done."""
     most = self._turns.limits.turn
     most = self.tokens.shape[1] if most is None else most
+    return np.minimum(
+        self.length[rows] + most, self._call.requests.budget[rows])
+
+  def ask(self, rows: np.ndarray) -> Requests:
+    """Returns the requests of the next turn of rows, or of its rest."""
+    requests = self._call.requests
     return Requests(
         prompt=requests.prompt[rows], sample=requests.sample[rows],
-        budget=np.minimum(done + most, requests.budget[rows]),
-        done=done, tokens=self.tokens[rows],
-        birth=np.full(len(rows), self._noise, np.int32))
+        budget=self._limit(rows), done=self.done[rows],
+        tokens=self.tokens[rows], birth=requests.birth[rows],
+        match=None if self.match is None else self.match[rows])
 
   def add(self, rows: np.ndarray, rollouts: Rollouts) -> None:
-    """Adds a turn to rows; zeros where not at home."""
+    """Adds a turn to rows, or a part of it; zeros where not at home."""
     columns = np.arange(self.tokens.shape[1])
-    new = (columns >= self.length[rows, None]) & (
+    new = (columns >= self.done[rows, None]) & (
         columns < rollouts.length[:, None])
     self.wrote[rows] |= new
     for name, added in rollouts.columns.items():
@@ -174,7 +217,13 @@ class _Wave:
       others the answers.
     """
     mine = [i for i, row in enumerate(rows.tolist()) if row in self.said]
-    for i in mine:
+    whole = (rollouts.length > 0) & ~(
+        rollouts.truncated & (rollouts.length < self._limit(rows)))
+    if self.match is not None:
+      self.match[rows] = np.where(whole, 0, np.where(
+          rollouts.length > 0, rollouts.match, self.match[rows]))
+    ended = [i for i in mine if whole[i]]
+    for i in ended:
       row, trajectory = rows[i], self.said[rows[i]]
       start = int(self.length[row])
       trajectory.starts.append(start)
@@ -186,15 +235,17 @@ class _Wave:
     started, processes = rollout.Attempt([]), self._parts.processes
     if processes.leads:
       started = rollout.attempted(lambda: [
-          self._submit(row) for row in rows[mine].tolist()])
+          self._submit(row) for row in rows[ended].tolist()])
 
     def wait():
-      found, error = started if started.error else rollout.attempted(lambda: [
-          self._result(rows[i], int(rollouts.length[i]),
-                       bool(rollouts.truncated[i]), reply())
-          for i, reply in zip(mine, started.value)])
-      results, errors = processes.gather_rows(
-          self.shard[rows], found or [None] * len(mine), error)
+      found, error = started if started.error else rollout.attempted(lambda: {
+          i: self._result(rows[i], int(rollouts.length[i]),
+                          bool(rollouts.truncated[i]), reply())
+          for i, reply in zip(ended, started.value)})
+      results, errors = processes.gather_rows(self.shard[rows], [
+          (found or {}).get(i) or TurnResult(
+              max(int(rollouts.length[i]), int(self.done[rows[i]])), False,
+              None, None) for i in mine], error)
       rollout.raise_first(errors)
       return self._note(rows, results)
 
@@ -238,6 +289,9 @@ class _Wave:
     """Adds the results of the turns of rows; returns the rows that go on."""
     going = []
     for row, result in zip(rows.tolist(), results):
+      self.done[row] = result.length
+      if result.reply is None:
+        continue
       self.length[row], self.truncated[row] = result.length, result.truncated
       self.count[row] += 1
       if row in self.said:
@@ -252,9 +306,39 @@ class _Wave:
           array[row, ..., columns] = 0
         self.tokens[row, columns] = result.ids
         self.length[row] += len(result.ids)
+        self.done[row] = self.length[row]
         going.append(row)
-    self.ended += len(rows) - len(going)
+      self.ended[row] = result.ids is None
     return np.array(going, int)
+
+  def at_home(self, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Returns which of rows are at home here, by their place, and their texts.
+    """
+    here = [i for i, row in enumerate(rows.tolist()) if row in self.said]
+    return np.array(here, int), [self.said[rows[i]].text for i in here]
+
+  def played(self, rows: np.ndarray, waited: float) -> rollout.PlayedTurns:
+    """Returns the turns of rows; `waited` is that of PlayedTurns."""
+    trajectories = [
+        self.said[row] for row in rows.tolist() if row in self.said]
+    return rollout.PlayedTurns(
+        [trajectory.turns for trajectory in trajectories],
+        [trajectory.starts for trajectory in trajectories],
+        [trajectory.verdict(self._turns.rewards)
+         for trajectory in trajectories],
+        [trajectory.reply.observation is not None
+         for trajectory in trajectories], self.count[rows], waited)
+
+  def progress(self) -> Progress:
+    """Returns the trajectories as far as they are."""
+    said = [''] * len(self.shard)
+    for row, trajectory in self.said.items():
+      said[row] = json.dumps(dict(
+          turns=trajectory.turns, starts=trajectory.starts))
+    rollouts = Rollouts(
+        length=self.done, truncated=self.truncated, generated=self.wrote,
+        match=self.match, **self.arrays)
+    return Progress(rollouts, self.length, self.count, self.ended, said)
 
 
 def seed_of(seed: int, problem: int, sample: int) -> int:
@@ -308,8 +392,51 @@ def play(
     rewards.VerifierError: an environment answers earlier turns in another way
       than before.
   """
-  wave = _Wave(parts, call, sampling.noise)
+  rows = len(call.requests.prompt)
+  noise = np.full(rows, sampling.noise, np.int32)
+  call = call._replace(requests=call.requests.replace(birth=noise))
+  wave = _Wave(parts, call, plan_lib.shard_of(
+      rows, sharding.data_shards(parts.processes.mesh)))
+  use, waited = _serve(wave, call, sampling, parts)
+  every = np.arange(rows)
+  return rollout.Responses(
+      call, wave.rollouts(sampling.policy_step), *wave.at_home(every),
+      wave.shard, use, sampling.policy_step, wave.played(every, waited))
+
+
+def play_on(
+    parts: Parts, call: rollout.SampleCall, sampling: WaveSampling,
+    shard: np.ndarray, progress: Progress,
+) -> tuple[Progress, Callable[[np.ndarray], Any], dict[str, int]]:
+  """Plays trajectories on, for the decode steps of a wave.
+
+  Args:
+    parts, call, sampling: those of `play`.
+    shard: [R] data shard that samples each.
+    progress: of the R trajectories.
+
+  Returns:
+    Their progress; a function from numbers of rows that have ended to their
+    rows at home, their texts and PlayedTurns; and counts, as in Responses.
+  """
+  wave = _Wave(parts, call, shard, progress)
+  use, waited = _serve(
+      wave, call, sampling, parts, parts.stages.settings.carry.steps)
+  return wave.progress(), lambda rows: (
+      *wave.at_home(rows), wave.played(rows, waited)), use
+
+
+def _serve(
+    wave: _Wave, call: rollout.SampleCall, sampling: WaveSampling,
+    parts: Parts, steps: int | None = None) -> tuple[dict[str, int], float]:
+  """Plays the rows of a wave, all to their end or for some decode steps.
+
+  Returns:
+    Counts, as in Responses, and the share of the seconds that were waited for
+    the environment.
+  """
   use, waited, began = collections.Counter(), 0.0, time.monotonic()
+  left = steps
   waiting = collections.deque((lambda part=part: part) for part in _parts(
       wave.shard, sampling.slots))
   with phases.phase('sampling', len(wave.length), 'trajectories') as phase:
@@ -319,28 +446,19 @@ def play(
       if waiting and _fewest(wave.shard[rows], wave.shard) < sampling.slots:
         rows = np.sort(np.concatenate([rows, waiting.popleft()()]))
       waited += time.monotonic() - at
-      phase.count(wave.ended)
+      phase.count(int(wave.ended.sum()))
       # A wave without rows is a call too: it says which arrays there are.
-      if len(rows) or not use:
+      if (len(rows) or not use) and left != 0:
         rollouts, more = sampling.sample(
             sampling.params, call.prompts, wave.ask(rows), parts.key,
             sampling.draw, policy_step=sampling.policy_step,
-            shard=wave.shard[rows])
+            shard=wave.shard[rows], max_steps=left)
+        if left is not None:  # in all processes the same
+          left -= max(parts.processes.channel.gather(more['steps']))
         use.update(more)
         wave.add(rows, rollouts)
         waiting.append(wave.answer(rows, rollouts))
-  trajectories = [*wave.said.values()]
-  return rollout.Responses(
-      call, wave.rollouts(sampling.policy_step), np.array([*wave.said], int),
-      [trajectory.text for trajectory in trajectories], wave.shard, {**use},
-      sampling.policy_step, rollout.PlayedTurns(
-          [trajectory.turns for trajectory in trajectories],
-          [trajectory.starts for trajectory in trajectories],
-          [trajectory.verdict(parts.task.turns.rewards)
-           for trajectory in trajectories],
-          [trajectory.reply.observation is not None
-           for trajectory in trajectories], wave.count,
-          waited / max(time.monotonic() - began, 1e-9)))
+  return {**use}, waited / max(time.monotonic() - began, 1e-9)
 
 
 def _fewest(shard: np.ndarray, all_shards: np.ndarray) -> int:

@@ -164,8 +164,10 @@ def test_the_bookkeeping_of_waves_equals_its_twin(fields, waves, home):
     rollouts = _rollouts(parts.processes, waiting, progress)
     policy = step // 3
     twin.add(step, policy, progress)
-    begun = carry.add(
-        begun, rows, rollouts, call, parts, types.SimpleNamespace(
+    so_far, finished = carry.continued(
+        call.requests, rollouts, begun, rows, parts.processes)
+    begun = carry.note(
+        begun, rows, so_far, finished, call, types.SimpleNamespace(
             policy_step=policy, step=step))
     done = rows[begun.finished[rows]]
     use = dict(steps=4, prefilled=0)
