@@ -452,7 +452,8 @@ def _serve(
         rollouts, more = sampling.sample(
             sampling.params, call.prompts, wave.ask(rows), parts.key,
             sampling.draw, policy_step=sampling.policy_step,
-            shard=wave.shard[rows], max_steps=left)
+            shard=wave.shard[rows],
+            **({} if left is None else {'max_steps': left}))
         if left is not None:  # in all processes the same
           left -= max(parts.processes.channel.gather(more['steps']))
         use.update(more)
