@@ -36,6 +36,10 @@ ALL_FOUR = dict(
     curriculum_prompts=10, advantage='pkpo', pkpo__k='0:2,8:1,16:3',
     selection='cbs', cbs__rounds=3, cbs__warmup=2, off_policy='jackpot',
     actor__lag=1, sampling__weights='int8', sft__steps=400)
+# Responses that a step has cut go on in the next one.
+CARRIED = dict(
+    FIELDS, overlong__mode='none', overlong__window=0,
+    sampling__carry_over=True, sampling__wave_steps=7)
 MEASURED = ('seconds/', 'speed/tokens', 'speed/flops_share', 'memory/')
 
 
@@ -135,8 +139,9 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize('fields, kills', [
     (FIELDS, 2), pytest.param(FIELDS, 8, marks=pytest.mark.slow),
-    pytest.param(ALL_FOUR, 5, marks=pytest.mark.slow)],
-    ids=['plain', 'plain_often', 'all_four'])
+    pytest.param(ALL_FOUR, 5, marks=pytest.mark.slow),
+    pytest.param(CARRIED, 10, marks=pytest.mark.slow)],
+    ids=['plain', 'plain_often', 'all_four', 'carried'])
 def test_killed_again_and_again(whole, tmp_path, fields, kills):
   folder, programs = whole(fields)
   here = tmp_path / 'run'
@@ -171,6 +176,8 @@ def test_killed_again_and_again(whole, tmp_path, fields, kills):
   if fields is FIELDS:
     assert rows[-1]['update/grad_norm'] > 1e-3 and (
         rows[-1]['update/kl_anchor'] > 0)
+  elif fields is CARRIED:
+    assert max(row['carry/age_max'] or 0 for row in rows[1:]) > 0
   else:  # the bandit has learned, from rows of earlier batches too
     assert sum((row['cbs/loss'] or 0) > 0 for row in rows[1:]) > 3
     assert sum((row['batch/replayed'] or 0) > 0 for row in rows[1:]) > 3

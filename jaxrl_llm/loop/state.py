@@ -95,7 +95,8 @@ def digests(state: RunState) -> dict[str, int]:
       learners={}, buffer=without_tokens(state.buffer), in_flight=tuple(
           wave._replace(rows=without_tokens(wave.rows))
           for wave in state.in_flight),
-      begun=state.begun and state.begun._replace(rollouts=None, pieces=None))
+      begun=state.begun and state.begun._replace(
+          rollouts=None, pieces=None, said=()))
   return {
       jax.tree_util.keystr(keys, simple=True, separator='.'): zlib.crc32(
           np.ascontiguousarray(leaf))
