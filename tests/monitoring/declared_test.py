@@ -10,9 +10,9 @@ from tests.helpers import blocks
 HOOKS = blocks.hooks()
 # Metrics that take a method, a field or a task of their own.
 OTHERS = (
-    'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/', 'rewards/',
-    'sampler/temperature', 'screening/', 'solve_rate/<kind>', 'turns/',
-    'update/actor_', 'update/experts_', 'update/kl_anchor',
+    'carry/', 'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/',
+    'rewards/', 'sampler/temperature', 'screening/', 'solve_rate/<kind>',
+    'turns/', 'update/actor_', 'update/experts_', 'update/kl_anchor',
     'update/lambda_distill', 'update/obrs_')
 
 
