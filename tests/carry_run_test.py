@@ -102,13 +102,27 @@ def test_without_learning_the_responses_are_those_of_waves_that_wait():
 
 def test_a_wave_that_is_long_enough_is_one_that_waits():
   plain = stages.make_stages(tiny.load())
-  for steps, cut in ((22, False), (21, True)):  # 11 for each of two fills
+  # 10 for each of two fills, between which a slot waits for 1; or one fill.
+  for steps, slots, cut in (
+      (21, 8, False), (20, 8, True), (10, 16, False), (9, 16, True)):
     made = stages.make_stages(tiny.load(
-        sampling__carry_over=True, sampling__wave_steps=steps))
+        sampling__carry_over=True, sampling__wave_steps=steps,
+        sampling__slots=slots))
     assert (made.settings.carry is not None) == cut
     if not cut:
       assert made.settings == plain.settings and made.needs == plain.needs
       assert made.curriculum.max_requests == plain.curriculum.max_requests
+
+
+def test_a_wave_of_turns_has_several_calls(tmp_path):
+  """Two parts of three turns, each of two fills."""
+  (tmp_path / 'dice.py').write_text(turns_run_test.DICE)
+  for steps, cut in ((149, True), (150, False)):
+    config = turns_run_test.loaded(
+        f'{tmp_path}/dice.py', tmp_path, **{
+            'sampling.carry_over': True, 'sampling.wave_steps': steps})
+    made = stages.make_stages(config)
+    assert (made.settings.carry is not None) == cut
 
 
 @pytest.mark.parametrize('fields, said', [
@@ -166,6 +180,7 @@ def test_trajectories_go_on_in_the_middle_of_a_turn(tmp_path, monkeypatch):
     for name, value in resume_test.lasting(row).items():
       assert name == 'turns/waited' or other[name] == value
   assert max(row['carry/age_max'] or 0 for row in rows[1:]) > 1
+  assert max(row['carry/steps'] for row in rows[1:]) == 4  # of all turns
   several = 0
   for record in records:
     turns = record['turns']

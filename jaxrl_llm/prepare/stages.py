@@ -78,15 +78,19 @@ def _carry(config: ConfigDict, made: Curriculum) -> Carry | None:
   """Returns the sizes of waves that end before their longest response.
 
   They are None without `sampling.carry_over`, or if a wave has the steps for
-  all responses that it may begin, even on one shard: it then cuts none.
+  all responses that it may begin, even on one shard: it then cuts none. The
+  turns of an environment are calls of the sampler, each as long as its longest
+  response; a wave that is played in two parts has two of each.
   """
   sampling, longest = config.sampling, config.max_response
   if not sampling.carry_over:
     return None
   steps = sampling.wave_steps or max(longest // 4, 1)
-  # A slot waits for a refill after each response.
   fills = -(-made.max_requests // sampling.slots)
-  if steps >= fills * (longest + sampling.steps_per_refill - 1):
+  calls = 2 * config.task.max_turns if methods.has_turns(config) else 1
+  # Between two responses a slot may wait for a refill.
+  waits = (fills - 1) * (sampling.steps_per_refill - 1)
+  if steps >= calls * (fills * longest + waits):
     return None
   return Carry(
       steps, config.curriculum_prompts or config.prompts_per_step,
