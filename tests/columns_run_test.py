@@ -1,6 +1,5 @@
 """Runs of a user's functions that name columns, from tests/outside."""
 
-import shutil
 import types
 
 import jax.numpy as jnp
@@ -16,8 +15,8 @@ from jaxrl_llm.loop import rows
 from jaxrl_llm.ops import policy_losses
 from jaxrl_llm.prepare import stages
 from jaxrl_llm.types import LearnerBatch, RolloutTokens, Table
-from tests import processes_test, resume_test, seams_test
-from tests.helpers import devices, many, stage_runs, tiny
+from tests import processes_test, seams_test
+from tests.helpers import devices, stage_runs, tiny
 from tests.outside import columns
 
 FILE = devices.ROOT / 'tests/outside/columns.py'
@@ -74,19 +73,9 @@ def test_a_run_with_columns_by_token_goes_on(tmp_path):
 @pytest.mark.processes
 def test_on_eight_devices_and_resumed_with_two_processes(tmp_path):
   """Each process is the home of the rows of four devices."""
-  fields = {**FIELDS, 'steps': 3, 'mesh__data': 8}
-  run = dict(
-      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
-  one, two = tmp_path / 'one', tmp_path / 'two'
-  many.finish(many.start(one, fields, share=8, **run), one)
-  many.finish(many.start(two, fields, count=2, share=4, **run), two)
-  processes_test.alike(one, two, 1e-5)
-  rows, last = many.rows(two), resume_test.final_state(two / 'run')
+  rows = processes_test.one_then_two(
+      tmp_path, {**FIELDS, 'steps': 3, 'mesh__data': 8}, 4)
   assert rows[-1]['near/gap'] > 0
-  shutil.rmtree(two / 'run/checkpoints/3')
-  many.finish(many.start(two, fields, count=2, share=4, **run), two)
-  assert many.rows(two) == rows
-  assert resume_test.final_state(two / 'run') == last
 
 
 @pytest.mark.parametrize('changes, said', [

@@ -244,6 +244,31 @@ def params(folder, step=None):
               found.state['learners']['0']['params'])}
 
 
+def one_then_two(tmp_path, fields, share):
+  """Runs with one process, then with two, whose run goes on before its end.
+
+  Args:
+    tmp_path: a folder.
+    fields: of the run. A checkpoint is written before the last step.
+    share: devices of each of the two.
+
+  Returns:
+    The metrics of the two.
+  """
+  run = dict(
+      module='tests.helpers.many', programs=tmp_path / 'programs', sgd=True)
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  many.finish(many.start(one, fields, share=2 * share, **run), one)
+  many.finish(many.start(two, fields, count=2, share=share, **run), two)
+  alike(one, two, 1e-5)
+  rows, last = many.rows(two), resume_test.final_state(two / 'run')
+  shutil.rmtree(two / f'run/checkpoints/{fields["steps"]}')
+  many.finish(many.start(two, fields, count=2, share=share, **run), two)
+  assert many.rows(two) == rows
+  assert resume_test.final_state(two / 'run') == last
+  return rows
+
+
 def alike(a, b, limit, steps=None):
   """Compares two runs: decisions are equal, numbers nearly so.
 

@@ -96,7 +96,7 @@ class Carried(NamedTuple):
   """Rows after a wave of a run that carries responses over.
 
   Attributes:
-    begun: what has not left, unpadded, without the scores of this wave.
+    begun: groups that stay, unpadded, without the scores of this wave.
     ask: requests that leave.
     rows: their rows.
     metrics: the module's.
@@ -160,7 +160,7 @@ def propose(
     begun: before the wave.
 
   Returns:
-    The curriculum's state; the new requests; and what is begun, unpadded.
+    The curriculum's state; the new requests; and all begun groups, unpadded.
   """
   sizes, wave, ask = (
       parts.stages.curriculum, parts.stages.settings.carry, nothing())

@@ -12,7 +12,7 @@ def exchange(
     parts: Parts, state: RunState, fixed: Fixed, wave: rows_lib.Wave,
     timer: timing.Timer,
 ) -> tuple[tuple[lag.InFlight, ...], carry.Begun | None, lag.Due]:
-  """Exchanges a new wave for the rows that are due; else its own are due.
+  """Returns the rows that are due: those of the wave, or of waves before it.
 
   Args:
     parts, state, fixed, timer: those of `take_step`.

@@ -47,8 +47,8 @@ def check(steps: int, rounds: int) -> None:
   if steps and not rounds:
     logging.warning(
         'No train batch was full in %d steps, so nothing was learned: the '
-        'curriculum dropped too many groups, or none is complete after so few '
-        'steps of sampling.wave_steps.', steps)
+        'curriculum dropped too many groups, or, with sampling.carry_over, '
+        'not enough are complete yet.', steps)
 
 
 def begin(workdir: workdir_lib.Folder, done: int, steps: int) -> None:
