@@ -15,7 +15,10 @@ it (see launch/aot/faults.py); 2 for a mistake in the arguments, with a
 sentence; 3 if the compiler failed for another reason.
 
 `--search` finds the most decode slots and tokens of a microbatch that fit, and
-checks the job with these. `--config.x=y` overrides fields of the config. The
+checks the job with these. `--lengths=lognormal:1200,1` also says the time if
+responses have these lengths (a mean of 1,200 tokens and a sigma of 1, before
+max_response cuts), with and without sampling.carry_over; it compiles both.
+`--config.x=y` overrides fields of the config. The
 topology `2xv5e:16x8` means two slices, between which only the axis `data` of
 the mesh, or else `fsdp`, crosses; `cpu:8` means eight emulated devices.
 """
@@ -37,7 +40,7 @@ import jax
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import own_code
-from jaxrl_llm.launch.aot import check, chips, report, search
+from jaxrl_llm.launch.aot import check, chips, report, search, waves
 
 
 def parse(
@@ -61,12 +64,18 @@ def parse(
   parser.add_argument('--search', action='store_true',
                       help='find the most slots and tokens of a microbatch '
                       'that fit')
+  parser.add_argument('--lengths', metavar='lognormal:MEAN,SIGMA',
+                      help='also estimate the time with responses of these '
+                      'lengths, with and without sampling.carry_over')
   args, rest = parser.parse_known_args(argv)
   try:
+    args.lengths = args.lengths and waves.parse(args.lengths)
     _, overrides = config_lib.split(rest)
     config = check.load(args.config, overrides)
+    if args.lengths:
+      check.other_way(config)  # fails before anything is compiled
     name = args.topology or check.topology_of(args.config)
-    if args.json not in (None, '-'):  # fails before anything is compiled
+    if args.json not in (None, '-'):  # likewise
       args.json = own_code.expanded(args.json)
       pathlib.Path(args.json).touch()
     return args, config, name
@@ -82,7 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     topology = chips.topology(name)
     if args.search:
       config = search.largest(config, topology, say)
-    found = check.run(config, topology, say=say)
+    run = functools.partial(
+        check.run, topology=topology, say=say, lengths=args.lengths)
+    found, ways = run(config), {}
+    if args.lengths:
+      other = run(check.other_way(config))
+      ways = dict(zip(('waiting', 'carried'), sorted(
+          (found, other), key=lambda x: x.config.sampling.carry_over)))
   except ValueError as error:
     print(error, file=sys.stderr)
     return 2
@@ -91,8 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 3
   if args.json != '-':
     print(report.text(found))
+    if ways:
+      print(report.compared(**ways))
   if args.json:
-    content = json.dumps(report.to_json(found), indent=1)
+    content = json.dumps({
+        **report.to_json(found), 'lengths': {
+            name: report.at_lengths(way) for name, way in ways.items()}},
+                         indent=1)
     if args.json == '-':
       print(content)
     else:

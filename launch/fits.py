@@ -27,7 +27,11 @@ COLUMNS = (
     'config', 'slice', 'mesh (data, fsdp, tensor)', 'slots', 'GiB per chip',
     'free', 'in', 's per step', 'of it sampling', 'of it update',
     'update: model-flops use', 'tokens/s per chip',
-    's per step, mean of a quarter', 'compiled')
+    's per step, mean of a quarter', 's per step, lognormal: waiting, carried',
+    'compiled')
+# Mean of a lognormal with a sigma of 1, as a share of the limit: with what is
+# longer cut at the limit, the mean is a quarter.
+MEAN = 0.2716
 
 
 def jobs() -> Iterator[str]:
@@ -42,9 +46,15 @@ def jobs() -> Iterator[str]:
 
 def check(spec: str) -> dict[str, Any]:
   """Runs compile_check on a job and returns its JSON."""
+  config = aot.load(spec, {})
+  lengths = [f'--lengths=lognormal:{MEAN * config.max_response:.0f},1']
+  try:
+    aot.other_way(config)
+  except ValueError:  # no responses, or they cannot be carried over
+    lengths = []
   out = subprocess.run(
       [sys.executable, 'launch/compile_check.py', f'--config={spec}',
-       '--json=-'], cwd=ROOT, capture_output=True, text=True, check=False,
+       '--json=-', *lengths], cwd=ROOT, capture_output=True, text=True, check=False,
       env={**os.environ, 'PYTHONPATH': str(ROOT)})
   try:
     return json.loads(out.stdout)
@@ -59,18 +69,25 @@ def row(spec: str, found: dict[str, Any], today: str) -> list[str]:
            _mesh(found), str(found['slots'])]
   if found['seconds_per_step'] is None:
     lacking = next(p for p in phases.values() if p['needs'])
-    return [*start, lacking['needs'], 'none', *[''] * 7, today]
+    return [*start, lacking['needs'], 'none', *[''] * 8, today]
   most = max(phases, key=lambda name: phases[name]['total_bytes'])
   update = phases.get('update', phases.get('sft'))['estimate']
   sampling = f'{phases["sample"]["estimate"]["seconds"]:.1f}' if (
       'sample' in phases) else '-'
   return [
       *start, f'{found["peak_bytes"] / 2**30:.1f}', f'{found["free"]:.0%}',
-      most, f'{found["seconds_per_step"]:.1f} / {seconds["measured"]:.1f}',
+      most, f'{seconds["full"]:.1f} / {seconds["measured"]:.1f}',
       sampling, f'{update["seconds"]:.1f}',
       f'{update["model-flops use"]:.0%}',
       f'{found["tokens_per_second_per_chip"]:,.0f}',
-      f'{seconds["quarter"]:.1f} / {seconds["quarter, measured"]:.1f}', today]
+      _both(seconds, 'quarter'), ', '.join(
+          _both(way, 'seconds') for way in found['lengths'].values()
+          if way['seconds'] is not None), today]
+
+
+def _both(seconds: dict[str, float], name: str) -> str:
+  """Returns seconds with all of the bandwidth, and as measured."""
+  return f'{seconds[name]:.1f} / {seconds[f"{name}, measured"]:.1f}'
 
 
 def _mesh(found: dict[str, Any]) -> str:
@@ -138,9 +155,13 @@ that needs most, plus all other arrays of the run. Times are uncalibrated \
 estimates from the compiled programs (roofline: arithmetic, HBM, \
 interconnect) without verification and host work. All responses have the \
 maximum length or, in "mean of a quarter", lengths from 1 to the maximum with \
-a quarter of it as their mean. Of two times, the first is for decoding with \
-all of the HBM's bandwidth, the second with the share that a GPU reached \
-(benchmarks/results/gpu.md): {aot.REACHED_IN_CHUNKS:.0%} with \
+a quarter of it as their mean. In the column "lognormal" they have a sigma of \
+1 and, cut at the maximum, the same mean. Its first pair of times is for steps \
+that wait for all responses, the second for `sampling.carry_over` with its \
+defaults, for as many groups. It is empty for jobs that cannot carry \
+responses over, and for rows older than the column. Of two times, the first is \
+for decoding with all of the HBM's bandwidth, the second with the share that a \
+GPU reached (benchmarks/results/gpu.md): {aot.REACHED_IN_CHUNKS:.0%} with \
 `sampling.chunk`, else {aot.REACHED:.0%}. `(learner ...)` is the mesh of \
 updates, by `mesh.learner_tensor`. A row is of the code of its date. In those \
 with `scaled` only the first time was estimated from programs, and the other \

@@ -36,7 +36,7 @@ def test_a_run_goes_on_from_unfinished_responses(fields, tmp_path):
   some = begun.rollouts.length[:begun.samples]
   assert (some[~begun.finished[:begun.samples]] > 0).any()
   assert max(row['carry/age_max'] for row in rows if row['carry/left']) > 0
-  assert {row['carry/steps'] for row in rows} == {7}
+  assert {row['sampler/steps'] for row in rows} == {7}
 
 
 def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it():
@@ -170,7 +170,7 @@ def test_trajectories_go_on_in_the_middle_of_a_turn(tmp_path, monkeypatch):
     for name, value in resume_test.lasting(row).items():
       assert name == 'turns/waited' or other[name] == value
   assert max(row['carry/age_max'] or 0 for row in rows[1:]) > 1
-  assert max(row['carry/steps'] for row in rows[1:]) == 4  # of all turns
+  assert max(row['sampler/steps'] for row in rows[1:]) == 4  # of all turns
   several = 0
   for record in records:
     turns = record['turns']

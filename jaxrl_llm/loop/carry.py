@@ -12,7 +12,6 @@ them then. Counts decide all of this, never time: a resumed run does the same.
 Metrics:
   carry/begun [groups]: begun that have not left, after the wave
   carry/left [groups]: that left in the wave
-  carry/steps [steps]: decode steps of the wave, of the busiest process
   carry/prefilled [tokens]: of responses, whose keys and values were computed
     again
   carry/age [waves]: between the first token of a response and the wave in which
@@ -406,7 +405,7 @@ def wave(
           *jax.tree.map(lambda x: x[len(rows):], (table, *begun.rows[1:])),
           begun.groups - groups, begun.samples - len(rows),
           begun.said[len(rows):]),
-      *left, _metrics(begun, rows, groups, responses, judged, state.step))
+      *left, _metrics(begun, rows, groups, responses, state.step))
   return rows_lib.Wave(
       ask, responses, judged, rows_lib.Buffer(made, RolloutTokens()),
       rows_lib.signal(
@@ -415,14 +414,14 @@ def wave(
 
 def _metrics(
     begun: Begun, rows: np.ndarray, groups: int, responses: Responses,
-    judged: Judged, step: int) -> dict[str, float]:
+    step: int) -> dict[str, float]:
   """Computes the module's metrics; `rows` and `groups` leave."""
   age, steps = step - begun.wave[rows], begun.pieces.token_steps[rows]
   real = np.arange(steps.shape[1]) < begun.rollouts.length[rows, None]
   older = real & (steps < responses.policy_step)
   none = not len(rows)
   metrics = dict(
-      begun=begun.groups - groups, left=groups, steps=judged.use['steps'],
+      begun=begun.groups - groups, left=groups,
       prefilled=responses.use['prefilled'],
       age=np.nan if none else age.mean(),
       age_p99=np.nan if none else np.percentile(age, 99),

@@ -13,6 +13,7 @@ Metrics:
   response/entropy [nats per token]: entropy of the sampling distribution
   sampler/slot_use [share]: decode slots that held a response, mean over decode
     steps
+  sampler/steps [steps]: decode steps, of the busiest data shard, all turns
   sampler/temperature [divisor]: of the logits, where sampling.temperature is a
     schedule
   verdict/<kind> [share]: responses with this kind of verdict
@@ -136,7 +137,8 @@ def of_rollouts(
     ask: P groups that they belong to.
     gain: [P], sum of |advantage| of each complete group, else NaN.
     verdicts: R kinds of verdicts.
-    use: 'busy' decode slots and all 'slots', summed over the decode steps.
+    use: decode 'steps' of the busiest shard; 'busy' slots and all 'slots',
+      summed over the decode steps.
 
   Returns:
     The module's metrics under reward, response, sampler and verdict. NaN where
@@ -162,6 +164,7 @@ def of_rollouts(
           np.average(wave.entropy, weights=wave.generated)
           if wave.generated.any() else np.nan),
       'sampler/slot_use': use['busy'] / max(use['slots'], 1),
+      'sampler/steps': float(use['steps']),
   }
   for kind, count in sorted(collections.Counter(verdicts).items()):
     row[f'verdict/{kind}'] = count / len(verdicts)

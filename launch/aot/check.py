@@ -5,7 +5,6 @@ All of this works on shapes and needs no weights, no data and no TPU.
 
 import dataclasses
 import functools
-import heapq
 import re
 import time
 from typing import Any, Callable, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
-from jaxrl_llm.launch.aot import chips, cost, faults, memory
+from jaxrl_llm.launch.aot import chips, cost, faults, memory, waves
 from jaxrl_llm.learner import packing
 from jaxrl_llm.loop import scores
 from jaxrl_llm.models import flops
@@ -35,13 +34,26 @@ FREE = 0.10  # Share of the HBM that should stay free.
 # Shares of a GPU's bandwidth that decode reached, with all columns at once and
 # in chunks, see benchmarks/results/gpu.md.
 REACHED, REACHED_IN_CHUNKS = 0.48, 0.23
-# Cases beside full responses and decoding at all of the bandwidth: the mean
-# length of responses as a share of the limit, and whether decoding is as
-# measured.
-CASES = {'measured': (1.0, True), 'quarter': (0.25, False),
-         'quarter, measured': (0.25, True)}
+# Cases for which the time is estimated: the lengths of responses, and whether
+# decoding is as measured, or reaches all of the bandwidth.
+FULL, QUARTER = waves.power(1.0), waves.power(0.25)
+CASES = {'full': (FULL, False), 'measured': (FULL, True),
+         'quarter': (QUARTER, False), 'quarter, measured': (QUARTER, True)}
 _OF_LEARNER = 'score', 'update', 'sft'
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
+
+
+class Case(NamedTuple):
+  """A case for which the time is estimated.
+
+  Attributes:
+    lengths: of the responses.
+    measured: whether decoding is as measured.
+    use: of the decode slots, with these lengths.
+  """
+  lengths: waves.Lengths
+  measured: bool
+  use: waves.Use
 
 
 @dataclasses.dataclass
@@ -55,17 +67,17 @@ class Phase:
     needs: the compiler's message about memory, if the program did not compile.
     cost: cost of one run; None for emulated devices, or if the program did not
       compile.
-    runs: number of runs in a step.
+    runs: number of runs for the groups that a step begins.
     model_flops: model FLOPs over all chips and runs.
     faults: sentences about faults of the decode loop.
-    seconds: seconds of one run, by the name of the case in CASES.
+    seconds: seconds of all runs, by the name of the case.
   """
   name: str
   compile_seconds: float
   bytes: dict[str, int]
   needs: str | None
   cost: cost.Cost | None
-  runs: int
+  runs: float
   model_flops: float
   faults: list[str]
   seconds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -88,6 +100,7 @@ class Report(NamedTuple):
     requests_per_shard: requests that these slots serve.
     phases: programs in the order of a step.
     tokens: response tokens of a step, with all responses at full length.
+    cases: name to case.
   """
   config: ConfigDict
   topology: chips.Topology
@@ -97,21 +110,24 @@ class Report(NamedTuple):
   requests_per_shard: int
   phases: list[Phase]
   tokens: int
+  cases: dict[str, Case]
 
   @property
   def seconds(self) -> float | None:
     """Estimated seconds of a step, without verification and host work."""
-    if any(p.cost is None for p in self.phases):
-      return None
-    return sum(p.cost.seconds * p.runs for p in self.phases)
+    return self.seconds_if and self.seconds_if['full']
 
   @property
   def seconds_if(self) -> dict[str, float] | None:
-    """Estimated seconds of a step, by the name of the case in CASES."""
+    """Estimated seconds of a step, by the name of the case.
+
+    With `sampling.carry_over`, of as many steps as let as many groups leave as
+    one begins.
+    """
     if any(p.cost is None for p in self.phases):
       return None
-    return {case: sum(p.seconds[case] * p.runs for p in self.phases)
-            for case in CASES}
+    return {case: sum(p.seconds[case] for p in self.phases)
+            for case in self.cases}
 
   @property
   def peak(self) -> int | None:
@@ -141,6 +157,22 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
   config = config_lib.load(spec, {**overrides, **changes})
   stages.validate(config)
   return config
+
+
+def other_way(config: ConfigDict) -> ConfigDict:
+  """Returns a config with the other value of `sampling.carry_over`.
+
+  Raises:
+    ValueError: its method samples no responses, or cannot carry them over.
+  """
+  if not config.steps:
+    raise ValueError('steps=0 samples no responses: leave --lengths out.')
+  changed = config.copy_and_resolve_references()
+  changed.sampling.carry_over = not config.sampling.carry_over
+  if config.sampling.carry_over:
+    changed.sampling.update(wave_steps=None, carry_groups=None)
+  stages.validate(changed)
+  return changed
 
 
 def topology_of(spec: str) -> str:
@@ -184,7 +216,8 @@ def build(config: ConfigDict, topology: chips.Topology) -> programs.Programs:
 
 def run(config: ConfigDict, topology: chips.Topology,
         only: tuple[str, ...] = (),
-        say: Callable[[str], None] = lambda line: None) -> Report:
+        say: Callable[[str], None] = lambda line: None,
+        lengths: waves.Lengths | None = None) -> Report:
   """Compiles every program of a step, or those in `only`.
 
   Args:
@@ -192,6 +225,7 @@ def run(config: ConfigDict, topology: chips.Topology,
     topology: the slice.
     only: names of phases; empty means all.
     say: gets a line before and after each phase is compiled.
+    lengths: of responses, for the cases 'lengths' and 'lengths, measured'.
 
   Returns:
     The report.
@@ -209,16 +243,41 @@ def run(config: ConfigDict, topology: chips.Topology,
   code = sum(
       program.memory_analysis().generated_code_size_in_bytes
       for program, _, _ in compiled.values() if program is not None)
+  cases = cases_of(made, {**CASES, **({} if lengths is None else {
+      'lengths': (lengths, False), 'lengths, measured': (lengths, True)})})
   phases = [
-      _phase(made, topology, name, *result, code)
+      _phase(made, topology, cases, name, *result, code)
       for name, result in compiled.items()]
   return Report(
       made.config, topology, made.mesh, made.learner_mesh,
       made.rollout_sampler.sampler.sampler.slots,
       made.rollout_sampler.sampler.requests_per_shard, phases,
-      made.rollout_sampler.sampler.max_requests * config.max_response
-      if config.steps
-      else config.sft.batch * sft_data.limits_of(config).max_response)
+      _wave(made)[1] * config.max_response if config.steps
+      else config.sft.batch * sft_data.limits_of(config).max_response, cases)
+
+
+def _wave(made: programs.Programs) -> tuple[int, int]:
+  """Returns the groups and the samples that a step begins, at most."""
+  carry, sampler = (
+      made.stages.settings.carry, made.rollout_sampler.sampler)
+  if carry:
+    return carry.groups, carry.requests
+  return sampler.max_prompts, sampler.max_requests
+
+
+def cases_of(
+    made: programs.Programs,
+    cases: dict[str, tuple[waves.Lengths, bool]]) -> dict[str, Case]:
+  """Simulates the decode slots for lengths of responses, see CASES."""
+  carry, sampler = (
+      made.stages.settings.carry, made.rollout_sampler.sampler.sampler)
+  sizes = waves.Sizes(
+      *_wave(made), sharding.data_shards(made.mesh), sampler.slots,
+      made.config.max_response, sampler.chunk or 1,
+      *(carry.steps, made.stages.curriculum.max_prompts) if carry else ())
+  simulate = functools.cache(functools.partial(waves.simulate, sizes=sizes))
+  return {name: Case(lengths, measured, simulate(lengths))
+          for name, (lengths, measured) in cases.items()}
 
 
 def _compile(lower) -> tuple[Any, float, str | None]:
@@ -256,8 +315,10 @@ def bytes_of(needs: str) -> int:
              ) if found else 0
 
 
-def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
-  phase = Phase(name, seconds, {}, needs, None, _runs(made, name),
+def _phase(
+    made, topology, cases, name, program, seconds, needs, code) -> Phase:
+  phase = Phase(name, seconds, {}, needs, None,
+                _runs(made, name) * _times(name, cases['full']),
                 _model_flops(made, name), [])
   if program is None:
     phase.bytes = memory.lacking(made, name, bytes_of(needs))
@@ -267,24 +328,31 @@ def _phase(made, topology, name, program, seconds, needs, code) -> Phase:
   if name == 'sample':
     phase.faults = faults.find(text, made)
   if topology.chip is not None:
-    estimate = functools.cache(functools.partial(
-        _estimate, made, topology.chip, name, text))
-    phase.cost = estimate(1.0, False)
-    phase.seconds = {
-        case: estimate(mean, measured and name == 'sample').seconds
-        for case, (mean, measured) in CASES.items()}
+    found: dict[Any, cost.Cost] = {}
+    for key, case in cases.items():
+      known = case.lengths, case.measured and name == 'sample'
+      if known not in found:
+        found[known] = _estimate(made, topology.chip, name, text, case)
+      phase.seconds[key] = found[known].seconds * (
+          _runs(made, name) * _times(name, case))
+    phase.cost = found[FULL, False]
   return phase
 
 
-def _estimate(made, chip, name, text, mean, measured) -> cost.Cost:
-  """Estimates the cost of one run of a program in a case, see CASES."""
-  if measured:
+def _times(name: str, case: Case) -> float:
+  """Returns the steps for which the runs of a program count, see `Phase`."""
+  return 1.0 if name in ('update', 'sft') else case.use.waves
+
+
+def _estimate(made, chip, name, text, case) -> cost.Cost:
+  """Estimates the cost of one run of a program in a case."""
+  if case.measured and name == 'sample':
     chip = chip._replace(bandwidth=chip.bandwidth * (
         REACHED_IN_CHUNKS if made.rollout_sampler.sampler.sampler.chunk
         else REACHED))
   mesh = made.learner_mesh if name in _OF_LEARNER else made.mesh
   return cost.estimate(text, cost.Machine(chip, mesh), _turns(
-      made, name, mean), _chances(made, name, mean))
+      made, name, case), _chances(made, name, case))
 
 
 def _runs(made: programs.Programs, name: str) -> int:
@@ -304,23 +372,19 @@ def _rows(made: programs.Programs, name: str) -> int:
       made.scored_rows)
 
 
-def _lengths(made: programs.Programs, rows: int, mean: float) -> np.ndarray:
-  """Returns the tokens of responses, in a random order that is always the same.
+def _lengths(made: programs.Programs, name: str, case: Case) -> np.ndarray:
+  """Returns the tokens of the responses in a program of the learner.
 
-  They are a power of evenly spread numbers: with a mean of a quarter of the
-  limit, half of them are shorter than an eighth, and some reach the limit.
-
-  Args:
-    made: the programs.
-    rows: number of responses.
-    mean: their mean as a share of the limit; 1 makes all of them full.
+  They are 0 for rows that are not needed: with `sampling.carry_over`, a step
+  scores those that have new tokens.
   """
-  spread = np.random.default_rng(0).permutation(np.arange(rows) + 0.5) / rows
-  limit = made.config.max_response
-  return np.ceil(limit * spread ** (1 / mean - 1)).astype(int)
+  rows = _rows(made, name)
+  if name == 'score' and made.stages.settings.carry:
+    return np.pad(case.use.lengths, (0, rows - len(case.use.lengths)))
+  return case.lengths.draw(rows, made.config.max_response)
 
 
-def _plan(made: programs.Programs, name: str, mean: float) -> packing.Plan:
+def _plan(made: programs.Programs, name: str, case: Case) -> packing.Plan:
   """Plans the microbatches of a program of the learner; see `_lengths`."""
   rows, config = _rows(made, name), made.config
   if name == 'sft':
@@ -330,11 +394,11 @@ def _plan(made: programs.Programs, name: str, mean: float) -> packing.Plan:
         np.full(rows, limits.max_response))
   return made.learner.plan(
       np.arange(rows) // config.samples_per_prompt,
-      np.full(rows, config.max_prompt), _lengths(made, rows, mean))
+      np.full(rows, config.max_prompt), _lengths(made, name, case))
 
 
 def _chances(
-    made: programs.Programs, name: str, mean: float = 1.0,
+    made: programs.Programs, name: str, case: Case,
 ) -> dict[str, float | tuple[float, ...]]:
   """Returns how often data-dependent conditionals take which branch.
 
@@ -346,65 +410,41 @@ def _chances(
            'windowed': 1.0}
   if name not in _OF_LEARNER:
     return found
-  plan = _plan(made, name, mean)
+  plan = _plan(made, name, case)
   columns = plan.count * plan.owner.shape[0] * packing.head_columns(
       plan.sizes, made.config.max_response)
   lists = plan.rows[plan.rows > 0]
   firm = getattr(plan.sizes.layout, 'firm', None) or plan.sizes.places
   return {**found, 'further_rows': float(np.mean(lists > firm)), 'needed': min(
-          _lengths(made, _rows(made, name), mean).sum() / columns, 1.0)}
+          _lengths(made, name, case).sum() / columns, 1.0)}
 
 
 def _turns(
-    made: programs.Programs, name: str, mean: float = 1.0) -> dict[str, float]:
+    made: programs.Programs, name: str, case: Case) -> dict[str, float]:
   """Returns the iterations of data-dependent loops; see `_lengths`."""
   config, sampler = made.config, made.rollout_sampler.sampler.sampler
   if name in _OF_LEARNER:
-    plan, full = _plan(made, name, mean), _plan(made, name, 1.0)
+    plan = _plan(made, name, case)
+    full = arguments.full_plan(made, _rows(made, name)) if (
+        name != 'sft') else plan
     # Shorter lists are another program, of as much less arithmetic.
     return dict(microbatches=int(plan.count)
                 * plan.sizes.columns / full.sizes.columns)
-  requests = made.rollout_sampler.sampler.requests_per_shard
-  steps, chunks = _decoding(
-      _lengths(made, requests, mean), sampler.slots, sampler.chunk or 1)
-  refills = -(-steps // sampler.steps_per_refill)
-  prefills = -(
-      -made.rollout_sampler.sampler.prompts_per_shard
-      // sampler.prefill_prompts)
-  chunk = sampler.chunk or 1
+  use, chunk = case.use, sampler.chunk or 1
+  refills = -(-use.steps // sampler.steps_per_refill)
+  carries = made.stages.settings.carry is not None
+  prompts = use.prompts if carries else (
+      made.rollout_sampler.sampler.prompts_per_shard)
+  prefills = -(-prompts // sampler.prefill_prompts)
   prompt = -(-config.max_prompt // chunk)
   in_use = _prompts_in_use(made)
-  if not sampler.share_prompts:
-    chunks += prompt
   return dict(
-      prefixes=in_use * prompt,
-      new_prompt=made.rollout_sampler.sampler.prompts_per_shard / requests,
+      prefixes=in_use * prompt, new_prompt=prompts / use.requests,
       prefills=prefills, serve=refills / prefills,
-      decode=sampler.steps_per_refill, refill=requests / refills,
-      chunks=chunks, continued=0, unfinished=0)
-
-
-def _decoding(
-    lengths: np.ndarray, slots: int, chunk: int) -> tuple[int, float]:
-  """Serves responses in their order, each in the slot that is free first.
-
-  Args:
-    lengths: tokens of the responses.
-    slots: number of slots.
-    chunk: columns of a chunk.
-
-  Returns:
-    Decode steps, and their mean of the chunks that the longest response of the
-    slots has filled.
-  """
-  free, longest = [0] * slots, np.zeros(lengths.sum(), int)
-  for length in lengths:
-    start = heapq.heappop(free)
-    heapq.heappush(free, start + length)
-    filled = longest[start:start + length]
-    np.maximum(filled, np.arange(length), out=filled)
-  steps = max(free)
-  return int(steps), float(np.mean(longest[:steps] // chunk + 1))
+      decode=sampler.steps_per_refill, refill=use.requests / refills,
+      chunks=use.chunks + (0 if sampler.share_prompts else prompt),
+      continued=use.continued, unfinished=use.unfinished,
+      continued_chunks=-(-use.existing // sampler.continue_chunk))
 
 
 def _prompts_in_use(made: programs.Programs) -> float:
@@ -414,12 +454,13 @@ def _prompts_in_use(made: programs.Programs) -> float:
   equal sizes, and the shard is the one with the most prompts.
   """
   sampler = made.rollout_sampler.sampler
-  size, slots = sampler.requests_per_shard, sampler.sampler.slots
-  group = -(-sampler.max_requests // sampler.max_prompts)
-  first = np.arange(0, sampler.max_requests, size)[:, None] + np.arange(
-      0, size, slots)
+  groups, requests = _wave(made)
+  size, slots = (
+      -(-requests // sharding.data_shards(made.mesh)), sampler.sampler.slots)
+  group = -(-requests // groups)
+  first = np.arange(0, requests, size)[:, None] + np.arange(0, size, slots)
   end = np.minimum(np.minimum(first + slots, (first[:, :1] // size + 1) * size),
-                   sampler.max_requests)
+                   requests)
   prompts = np.maximum((end - 1) // group - first // group + 1, 0)
   return float(prompts.mean(-1).max())
 
@@ -429,8 +470,8 @@ def _model_flops(made: programs.Programs, name: str) -> float:
 
   A prompt counts once for all of its responses.
   """
-  config, sampler = made.config, made.rollout_sampler.sampler
-  rows = sampler.max_requests
+  config = made.config
+  groups, rows = _wave(made)
   if name == 'update':
     rows = made.stages.selection.rows * made.stages.curriculum.max_rounds
   prompt = np.full(rows, config.max_prompt)
@@ -443,8 +484,7 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     return (2 if config_lib.sft_of_lora(config) else 3) * flops.sample(
         made.model, prompt, prompt, np.full(rows, limits.max_response))
   if name == 'sample':
-    return forward(
-        made.players[made.rollout_sampler.player], sampler.max_prompts)
+    return forward(made.players[made.rollout_sampler.player], groups)
   total = 0.0
   for of, player in made.players.items():
     runs = dict(

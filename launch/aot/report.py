@@ -147,6 +147,40 @@ def to_json(report: check.Report) -> dict[str, Any]:
       verdict=verdict(report))
 
 
+def at_lengths(report: check.Report) -> dict[str, float]:
+  """Returns what a step takes with the lengths that `check.run` was given.
+
+  Returns:
+    'seconds' and 'seconds, measured', None for emulated devices; 'waves', steps
+    until as many groups have left as one begins; 'decode_steps' of these waves;
+    and 'tokens_again', existing tokens whose keys and values they compute.
+  """
+  use = report.cases['lengths'].use
+  seconds = report.seconds_if or {}
+  return {
+      **{f'seconds{more}': seconds.get(f'lengths{more}')
+         for more in ('', ', measured')},
+      'waves': use.waves, 'decode_steps': use.waves * use.steps,
+      'tokens_again': use.waves * use.again}
+
+
+def compared(waiting: check.Report, carried: check.Report) -> str:
+  """Says what a step takes without and with `sampling.carry_over`."""
+  steps = carried.config.sampling.wave_steps or (
+      carried.config.max_response // 4)
+  without, with_ = at_lengths(waiting), at_lengths(carried)
+  say = lambda found: (
+      f'{found["decode_steps"]:,.0f} decode steps' + (
+          f', {found["seconds"]:.2f} s, or {found["seconds, measured"]:.2f} s '
+          'with decoding as on a GPU' if found['seconds'] else ''))
+  return (
+      f'If responses are as long as {carried.cases["lengths"].lengths.name} '
+      f'says, a step takes '
+      f'{say(without)}. With sampling.carry_over and wave_steps={steps}, as '
+      f'many groups take {say(with_)}, in {with_["waves"]:.1f} waves, which '
+      f'compute {with_["tokens_again"]:,.0f} existing tokens again.')
+
+
 def tokens_rate(report: check.Report) -> float | None:
   """Returns response tokens per second and chip, over a whole step."""
   if not report.seconds:
@@ -243,11 +277,11 @@ def _time(report):
                    else 'right')
   for phase in report.phases:
     if phase.cost is None:
-      out.add_row(phase.name, str(phase.runs))
+      out.add_row(phase.name, f'{phase.runs:g}')
       continue
     r = rates(report, phase)
     out.add_row(
-        phase.name, str(phase.runs), *(
+        phase.name, f'{phase.runs:.3g}', *(
             f'{r[k]:.3f}' for k in ('seconds', 'compute', 'HBM',
                                     'interconnect')),
         _bound(phase.cost), f'{r["TFLOP"]:.1f}', f'{r["GB"]:.0f}',

@@ -55,9 +55,9 @@ def _largest(config, topology, field, phase, values: Sequence[int], say):
 
   def fits(value):
     section, leaf = field.split('.')
-    changed = ConfigDict(config.to_dict())
+    changed = config.copy_and_resolve_references()
     changed[section][leaf] = value
-    checked = check.run(changed.lock(), topology, only=(phase,))
+    checked = check.run(changed, topology, only=(phase,))
     reasons = report.misfits(checked)
     say(f'{field}={value}: ' + (
         reasons[0] if reasons else

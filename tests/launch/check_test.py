@@ -29,6 +29,10 @@ def fields(**changes):
   return {**SMALL, **{k.replace('__', '.'): v for k, v in changes.items()}}
 
 
+def case(made, lengths=check.FULL, measured=False):
+  return check.cases_of(made, {'': (lengths, measured)})['']
+
+
 def test_how_often_things_run():
   config = check.load('configs/countdown.py', SMALL)
   made = check.build(config, chips.topology('cpu:1'))
@@ -37,9 +41,9 @@ def test_how_often_things_run():
       'reshard', 'sample', 'score', 'update')] == [1, 1, 2, 2]
   # Bins of 64 hold two responses of 32. 8 groups have 16 bins, and prompts of
   # 8 x 23 tokens; 5 bins of a list are 4 of responses and 1 of 2 prompts.
-  assert check._turns(made, 'score') == dict(microbatches=4)
-  assert check._turns(made, 'update') == dict(microbatches=2)
-  turns = check._turns(made, 'sample')
+  assert check._turns(made, 'score', case(made)) == dict(microbatches=4)
+  assert check._turns(made, 'update', case(made)) == dict(microbatches=2)
+  turns = check._turns(made, 'sample', case(made))
   # 32 requests on 4 slots are 8 waves of 32 steps; one prompt in a round.
   steps = 8 * 32
   assert turns['prefills'] == 8
@@ -55,7 +59,7 @@ def test_how_often_shared_prompts_are_read():
     made = check.build(check.load('configs/countdown.py', {
         **SMALL, 'sampling.slots': slots, 'sampling.share_prompts': True}),
                        chips.topology('cpu:1'))
-    turns.append(check._turns(made, 'sample'))
+    turns.append(check._turns(made, 'sample', case(made)))
   # 8 slots have 2 prompts of 3 chunks, with 4 samples each. 6 slots have 2, 2,
   # 2, 2, 2 and, in the last wave, the 2 requests of 1.
   assert [t['prefixes'] for t in turns] == [6, 3 * 11 / 6]
@@ -72,14 +76,14 @@ def test_how_often_shared_prompts_are_read():
 def test_logits_are_sorted_where_the_distribution_is_cut(changes, sorts):
   config = check.load('configs/countdown.py', {**SMALL, **changes})
   made = check.build(config, chips.topology('cpu:1'))
-  assert check._chances(made, 'sample')['truncation'] == sorts
+  assert check._chances(made, 'sample', case(made))['truncation'] == sorts
 
 
 def test_how_much_of_the_head_is_needed():
   """16 responses of 32 tokens are in two lists of 304, in chunks of 16."""
   made = check.build(
       check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
-  assert check._chances(made, 'update')['needed'] == 16 / 19
+  assert check._chances(made, 'update', case(made))['needed'] == 16 / 19
 
 
 def test_model_flops_of_phases():
@@ -102,26 +106,13 @@ def test_shorter_responses():
   """Their mean is a quarter of the limit; each call has the same."""
   made = check.build(
       check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
-  lengths = check._lengths(made, 4000, 0.25)
-  assert abs(lengths.mean() - 8) < 1  # rounded up, on average by a half
-  assert (lengths.min(), lengths.max()) == (1, 32)
-  assert 4 <= np.median(lengths) <= 5
-  assert (lengths == check._lengths(made, 4000, 0.25)).all()
-  assert (check._lengths(made, 5, 1.0) == 32).all()
-  full, short = (check._turns(made, 'sample', mean) for mean in (1.0, 0.25))
-  steps = [t['prefills'] * t['serve'] * t['decode'] for t in (full, short)]
+  full, short = case(made), case(made, check.QUARTER)
+  turns = [check._turns(made, 'sample', x) for x in (full, short)]
+  steps = [t['prefills'] * t['serve'] * t['decode'] for t in turns]
   # 8 responses a slot; the last ones do not end together.
   assert 0.25 < steps[1] / steps[0] < 0.45
   # 16 responses and 4 prompts are in one list, of 288 tokens in place of 304.
-  assert check._turns(made, 'update', 0.25)['microbatches'] == 288 / 304
-
-
-def test_slots_that_are_free_first_serve_next():
-  # One slot has 5, then 2. The other has 1, 3 from step 1, and 4 from step 4.
-  steps, chunks = check._decoding(np.array([5, 1, 3, 4, 2]), 2, 2)
-  # The first is the longest until its end, then that of 4.
-  assert steps == 8
-  assert chunks == np.mean([1, 1, 2, 2, 3, 1, 2, 2])
+  assert check._turns(made, 'update', short)['microbatches'] == 288 / 304
 
 
 def test_decoding_at_the_share_of_bandwidth_that_was_measured():
@@ -131,10 +122,12 @@ def test_decoding_at_the_share_of_bandwidth_that_was_measured():
   for chunk, share in (8, 0.23), (None, 0.48):
     made = check.build(check.load('configs/countdown.py', {
         **SMALL, 'sampling.chunk': chunk}), chips.topology('cpu:1'))
-    ideal, measured = (
-        check._estimate(made, chips.CHIPS['v5e'], 'sample', text, 1.0, case)
-        for case in (False, True))
-    assert ideal.seconds == pytest.approx(8e6 / 819e9)
+    ideal, measured, update = (
+        check._estimate(made, chips.CHIPS['v5e'], name, text, case(
+            made, measured=measured))
+        for name, measured in (
+            ('sample', False), ('sample', True), ('update', True)))
+    assert ideal.seconds == update.seconds == pytest.approx(8e6 / 819e9)
     assert ideal.seconds / measured.seconds == pytest.approx(share)
 
 
@@ -180,6 +173,47 @@ def test_a_slice_of_tpus(tmp_path):
   done = update['estimate']['TFLOP'] * 8e12
   assert 1.0 < done / update['model_flops'] * 160 / 256 < 2.0
   assert 'Estimate:' in out.stdout and 'decode loop' in out.stdout
+
+
+def test_a_step_that_carries_responses_over():
+  """Of 8 steps on 4 slots, where 32 responses have 32 tokens each."""
+  made = check.build(check.load('configs/countdown.py', {
+      **SMALL, 'sampling.carry_over': True, 'sampling.wave_steps': 8,
+      'sampling.prefill_prompts': 2}), chips.topology('cpu:1'))
+  x = case(made)
+  # 4 rows are served for 4 steps each; the step begins 8 groups in 32 of them.
+  assert x.use.waves == 32 and x.use.steps == 8
+  assert [check._times(name, x) for name in ('sample', 'score', 'update')] == [
+      32, 32, 1]
+  turns = check._turns(made, 'sample', x)
+  assert turns['prefills'] * turns['serve'] * turns['decode'] == 8
+  assert turns['prefills'] * turns['serve'] * turns['refill'] == 4
+  # Tokens 0, 8, 16 and 24 exist in turn, of which none needs no chunk.
+  assert turns['continued'] == 3 / 4 and x.use.existing == 16
+  assert turns['continued_chunks'] == 1  # of 32 or 64 columns
+  assert turns['unfinished'] == 3
+  # Old log-probs of the 4 rows with new tokens, of 16 tokens and more.
+  assert sum(check._lengths(made, 'score', x) > 0) == 4
+  assert check._turns(made, 'update', x)['microbatches'] == 2
+  assert check._model_flops(made, 'sample') == check._model_flops(
+      check.build(check.load('configs/countdown.py', SMALL),
+                  chips.topology('cpu:1')), 'sample')
+
+
+@devices.needs_libtpu
+@pytest.mark.slow
+def test_lengths_on_a_slice(tmp_path):
+  out = program(
+      '--config=configs/countdown.py', '--topology=v5e:2x2',
+      '--lengths=lognormal:8,1', '--config.sampling.carry_over=true',
+      f'--json={tmp_path / "out.json"}', *overrides(mesh__fsdp=4))
+  assert out.returncode == 0, out.stderr[-2000:]
+  found = json.loads((tmp_path / 'out.json').read_text())
+  for phase in found['phases'].values():
+    assert phase['loops_not_counted'] == []
+  for way in 'waiting', 'carried':
+    assert 0 < found['lengths'][way]['seconds'] < (
+        found['lengths'][way]['seconds, measured'])
 
 
 @devices.needs_libtpu

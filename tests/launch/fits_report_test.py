@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.launch import compile_check
-from jaxrl_llm.launch.aot import check, chips, cost, report
+from jaxrl_llm.launch.aot import check, chips, cost, report, waves
 
 GIB = chips.GIB
 
@@ -23,7 +23,9 @@ def phase(name='update', needs=None, faults=(), runs=2, **bytes_):
   return check.Phase(
       name, 1.0, {k.replace('_', ' '): int(v * GIB) for k, v in bytes_.items()},
       needs, None if needs else spent, runs, 4 * 197e12, list(faults),
-      dict(zip(check.CASES, (2.0, 3.0, 4.0))))
+      {case: runs * seconds for case, seconds in zip(
+          [*check.CASES, 'lengths', 'lengths, measured'],
+          (1.25, 2.0, 3.0, 4.0, 5.0, 6.0))})
 
 
 def made(*phases, shards=4, **fields):
@@ -33,7 +35,11 @@ def made(*phases, shards=4, **fields):
   mesh = types.SimpleNamespace(
       shape=dict(data=1, fsdp=shards, tensor=1), size=shards)
   topology = chips.Topology('v5e:2x2', chips.CHIPS['v5e'], [None] * shards)
-  return check.Report(config, topology, mesh, mesh, 8, 16, list(phases), 10_000)
+  use = waves.Use(1.0, 70.0, 1.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.ones(3))
+  cases = {case: check.Case(waves.parse('lognormal:8,1'), False, use)
+           for case in [*check.CASES, 'lengths', 'lengths, measured']}
+  return check.Report(
+      config, topology, mesh, mesh, 8, 16, list(phases), 10_000, cases)
 
 
 def test_a_job_that_fits():
@@ -133,7 +139,8 @@ def test_json_has_it_all():
   content = json.loads(json.dumps(report.to_json(checked)))
   assert content['peak_bytes'] == 3 * GIB
   assert content['seconds_per_step'] == 5.0
-  assert [*content['seconds_per_step_if'].values()] == [8.0, 12.0, 16.0]
+  assert [*content['seconds_per_step_if'].values()] == [
+      5.0, 8.0, 12.0, 16.0, 20.0, 24.0]
   assert content['phases']['sample']['bytes']['decode cache'] == 2 * GIB
   assert content['phases']['update']['estimate']['compute'] == 2.0
   assert content['verdict'] == []
@@ -164,6 +171,49 @@ def test_json_alone_is_what_comes_out(monkeypatch, capsys):
   assert json.loads(said.out)['phases']['update']['needs'] == '20.1GiB'
   assert json.loads(said.out)['tokens_per_microbatch'] > 0
   assert 'does not fit' in said.err
+
+
+@pytest.mark.parametrize('carry', [False, True])
+def test_both_ways_with_lengths(carry, monkeypatch, capsys):
+  asked = []
+
+  def run(config, topology, say, lengths):
+    asked.append(config.sampling.carry_over)
+    found = made(phase('sample', runs=1 + config.sampling.carry_over))
+    return found._replace(config=config)
+
+  monkeypatch.setattr(check, 'run', run)
+  more = ['--config.sampling.wave_steps=9'] if carry else []
+  assert compile_check.main([
+      '--config=configs/countdown.py', '--topology=cpu:2', '--json=-',
+      f'--config.sampling.carry_over={carry}', '--lengths=lognormal:8,1',
+      *more]) == 0
+  found = json.loads(capsys.readouterr().out)['lengths']
+  assert asked == [carry, not carry]
+  assert (found['waiting']['seconds'], found['carried']['seconds']) == (5, 10)
+  assert compile_check.main([
+      '--config=configs/countdown.py', '--topology=cpu:2',
+      f'--config.sampling.carry_over={carry}', '--lengths=lognormal:8,1',
+      *more]) == 0
+  assert (
+      'If responses are as long as lognormal:8,1 says, a step takes 70 decode '
+      'steps, 5.00 s, or 6.00 s with decoding as on a GPU. With '
+      f'sampling.carry_over and wave_steps={9 if carry else 5}, as many groups '
+      'take 70 decode steps, 10.00 s') in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('arguments, want', [
+    (['--lengths=lognormal:8'], 'lengths=lognormal:8 is not lognormal:MEAN,S'),
+    (['--lengths=lognormal:8,1', '--config.actor.lag=1'],
+     'sampling.carry_over=True does not work with actor.lag=1'),
+    (['--lengths=lognormal:8,1', '--config.steps=0'],
+     'steps=0 samples no responses: leave --lengths out.')])
+def test_lengths_that_cannot_be(arguments, want, capsys):
+  with pytest.raises(SystemExit) as stopped:
+    compile_check.main(
+        ['--config=configs/countdown.py', '--topology=cpu:2', *arguments])
+  assert stopped.value.code == 2
+  assert capsys.readouterr().err.startswith(want)
 
 
 def test_a_compiler_that_fails_is_no_verdict(monkeypatch, capsys):

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.launch import fits
 from jaxrl_llm.launch.aot import check, report
@@ -14,7 +15,9 @@ from tests.launch.fits_report_test import made, phase
 
 
 def found(*phases):
-  return json.dumps(report.to_json(made(*phases)))
+  checked = made(*phases)
+  return json.dumps({**report.to_json(checked), 'lengths': {
+      way: report.at_lengths(checked) for way in ('waiting', 'carried')}})
 
 
 def test_a_mesh_of_the_learner_is_named():
@@ -36,6 +39,8 @@ def test_every_config_for_a_slice_is_there_with_its_variants():
 def test_rows(monkeypatch, tmp_path, capsys):
   """One that fits, one that does not, and one that breaks."""
   sample = phase('sample', decode_cache=3)
+  monkeypatch.setattr(fits.aot, 'load', lambda spec, _: config_lib.load(
+      'configs/countdown.py', {'steps': int(spec != 'b.py:4k')}))
   answers = {
       'a.py': found(sample, phase(parameters=6.3)),
       'b.py:4k': found(sample, phase(needs='21.3GiB', parameters=1)),
@@ -46,6 +51,8 @@ def test_rows(monkeypatch, tmp_path, capsys):
 
   def run(argv, **_):
     asked.append(argv[2].removeprefix('--config='))
+    # A mean of .2716 of 23 tokens. Without steps there are no responses.
+    assert argv[4:] == ['--lengths=lognormal:6,1'] * (asked[-1] != 'b.py:4k')
     return types.SimpleNamespace(stdout=answers[asked[-1]], stderr='broke')
 
   monkeypatch.setattr(subprocess, 'run', run)
@@ -54,7 +61,8 @@ def test_rows(monkeypatch, tmp_path, capsys):
   a, b = (next(x for x in lines if x.startswith(f'| {name}'))
           for name in ('a.py', 'b.py'))
   # 6.3 of 15.75 GiB are 40%; two phases take 2.5 s each, in the cases 2, 3, 4.
-  for text in ('6.3', '60%', 'update', '5.0 / 8.0', '2.5', '12.0 / 16.0'):
+  for text in ('6.3', '60%', 'update', '5.0 / 8.0', '2.5', '12.0 / 16.0',
+               '20.0 / 24.0, 20.0 / 24.0'):
     assert f'| {text} |' in a
   assert '| 21.3GiB | none |' in b
   assert a.count('|') == b.count('|') == len(fits.COLUMNS) + 1

@@ -52,7 +52,8 @@ def test_of_rollouts():
       'response/length': 2, 'response/length_max': 4,
       'response/truncated': .25,
       'response/entropy': (4 * 1 + 2 * 2 + 1 * 3) / 8, 'sampler/slot_use': .8,
-      'verdict/error': .25, 'verdict/right': .5, 'verdict/wrong': .25},
+      'sampler/steps': 5, 'verdict/error': .25, 'verdict/right': .5,
+      'verdict/wrong': .25},
       rel=rounding(8, 4))  # float32 means of 8 numbers at most
   assert all(type(value) is float for value in got.values())
 
@@ -83,6 +84,7 @@ def test_a_wave_without_a_request_has_no_figures(recwarn):
   got = step_metrics.of_rollouts(
       *wave([], [], count=()), np.zeros(0), [], USE)
   assert got.pop('sampler/slot_use') == .8
+  assert got.pop('sampler/steps') == 5
   for name in ('response/length_max', 'response/count', 'reward/signal'):
     assert got.pop(name) == 0
   assert got and all(np.isnan(value) for value in got.values())
