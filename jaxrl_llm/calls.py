@@ -333,8 +333,8 @@ class Learner:
     Args:
       sampler: it has the model, the sizes and the devices.
       learning_rate: peak learning rate of AdamW.
-      objective: loss of a token: `clip`, `gspo`, `cispo`, `no_clip`, or a
-        function of their form; see `ops/policy_losses.py`.
+      objective: loss of a token: `clip`, `gspo`, `cispo` or another of
+        `ops/policy_losses.py`, or a function of their form.
       aggregation: `token_mean`, `sequence_mean` or `constant`.
       updates: optimiser steps of a step, each on an equal share of the rows.
       **fields: other fields of a run's config by their last name: those of the

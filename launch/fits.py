@@ -54,8 +54,8 @@ def check(spec: str) -> dict[str, Any]:
     lengths = []
   out = subprocess.run(
       [sys.executable, 'launch/compile_check.py', f'--config={spec}',
-       '--json=-', *lengths], cwd=ROOT, capture_output=True, text=True, check=False,
-      env={**os.environ, 'PYTHONPATH': str(ROOT)})
+       '--json=-', *lengths], cwd=ROOT, capture_output=True, text=True,
+      check=False, env={**os.environ, 'PYTHONPATH': str(ROOT)})
   try:
     return json.loads(out.stdout)
   except json.JSONDecodeError:

@@ -238,8 +238,8 @@ def _off_policy(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if c.loss.behaviour == 'sampled':
     yield ('off_policy=jackpot compares policies before top-k, top-p and '
            'min-p: leave out loss.behaviour=sampled.')
-  if importance == 'sequence_tis':
-    yield ('loss.importance=sequence_tis weights whole responses, but '
+  if importance in ('sequence_tis', 'geometric_mask'):
+    yield (f'loss.importance={importance} weights whole responses, but '
            'off_policy=jackpot rejects single tokens: use tis, icepop, '
            'identity or none.')
   if j.mask == 'none' and not j.weight:

@@ -102,6 +102,32 @@ def grpo(
   return centred / (jnp.sqrt(squares / jnp.maximum(n - ddof, 1)) + eps)
 
 
+def maxrl(rewards: Array, *, where: Optional[Array] = None) -> Array:
+  """Computes MaxRL advantages, centred rewards divided by their mean.
+
+    A_i = (r_i - mean) / mean
+
+  For rewards 0 and 1 it is an unbiased estimate of the gradient of an
+  approximation of log p, the logarithm of the pass rate, which is better the
+  more samples a group has. So rare successes count more than under `dr_grpo`.
+  Maximum Likelihood Reinforcement Learning, 2026, arXiv:2602.02710, whose text
+  was not at hand: the equation is as public accounts have it.
+
+  Args:
+    rewards: [..., N], 0 or more.
+    where: [..., N] bool, valid samples; None for all.
+
+  Returns:
+    [..., N] advantages; 0 where invalid, and in a group whose mean is not
+    above 0.
+  """
+  centred, n = _centre(rewards, where)
+  total = jnp.sum(
+      valid_rewards(rewards, where)[0], axis=-1, keepdims=True)
+  mean = total / jnp.maximum(n, 1)
+  return jnp.where(mean > 0, centred / jnp.where(mean > 0, mean, 1.0), 0.0)
+
+
 def dr_grpo(rewards: Array, *, where: Optional[Array] = None) -> Array:
   """Computes Dr. GRPO advantages, centred rewards: A_i = r_i - mean.
 
@@ -205,9 +231,9 @@ def gdpo(
 
 
 ADVANTAGES = dict(
-    reinforce=reinforce, rloo=rloo, grpo=grpo, dr_grpo=dr_grpo,
+    reinforce=reinforce, rloo=rloo, grpo=grpo, maxrl=maxrl, dr_grpo=dr_grpo,
     reinforce_pp=reinforce_pp, gdpo=gdpo)
 
 # Advantages relative to the group: with N = 1 they are all 0.
 GROUP_RELATIVE = frozenset({
-    'rloo', 'grpo', 'dr_grpo', 'reinforce_pp', 'gdpo'})
+    'rloo', 'grpo', 'maxrl', 'dr_grpo', 'reinforce_pp', 'gdpo'})

@@ -106,9 +106,32 @@ def sequence_tis(
   return jnp.where(mask, jnp.minimum(x, cap), 1.0)
 
 
+def geometric_mask(
+    log_ratio: Array, mask: Array, *,
+    low: Annotated[Scalar, '[0, 1]'] = 0.99, cap: _Cap = 1.01) -> Array:
+  """Drops responses whose tokens have an extreme ratio on average.
+
+    F = 1 where exp(mean over tokens of log x) is in [low, cap], else 0
+
+  All tokens of a response are kept or dropped. The geometric mean does not grow
+  with the length, as the product of `sequence_tis` does. The bounds are ours.
+
+  Args:
+    log_ratio: [B, T].
+    mask: [B, T], tokens that count.
+    low: responses with a mean below this are dropped.
+    cap: responses with a mean above this are dropped.
+  """
+  log_ratio, mask = _masked(log_ratio, mask)
+  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
+  x = bounded_exp(
+      jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(tokens, 1))
+  return jnp.where(mask & ((x < low) | (x > cap)), 0.0, 1.0)
+
+
 CORRECTIONS = dict(
     none=none, identity=identity, tis=tis, icepop=icepop,
-    sequence_tis=sequence_tis)
+    sequence_tis=sequence_tis, geometric_mask=geometric_mask)
 
 
 def correction(

@@ -12,6 +12,8 @@ Other libraries name pairs of objective and aggregation. TRL's `loss_type`:
   dr_grpo          clip, constant with budget=max_completion_length
   dapo             clip, token_mean; clip-higher is clip_high > clip_low
   cispo            cispo, token_mean, clip_low=1, clip_high=epsilon_high - 1
+  sapo             sapo, sequence_mean
+  vespo            vespo, token_mean
   grpo with importance_sampling_level='sequence'    gspo, sequence_mean
   delta=d          dual_clip=d
 
@@ -19,16 +21,18 @@ Masked positions may hold anything, NaN and infinities included. Ratios are at
 most e^20, see `importance.bounded_exp`.
 """
 
+import math
 from typing import Annotated, Any, NamedTuple, Optional, Union
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.ops.importance import bounded_exp
+from jaxrl_llm.ops.importance import bounded_exp, MAX_LOG_RATIO
 
 Array = jax.Array
 Scalar = Union[float, Array]
+_LEAST_LOG_RATIO = math.log(1e-8)  # of a response, in VESPO
 
 
 class PolicyLoss(NamedTuple):
@@ -231,7 +235,182 @@ def no_clip(
   return PolicyLoss(-one * advantages, ratio, nowhere, nowhere)
 
 
-OBJECTIVES = dict(clip=clip, gspo=gspo, cispo=cispo, no_clip=no_clip)
+def sapo(
+    new: Array,
+    old: Array,
+    advantages: Array,
+    mask: Array,
+    *,
+    tau_positive: Annotated[Scalar, '(0, inf)'] = 1.0,
+    tau_negative: Annotated[Scalar, '(0, inf)'] = 1.05,
+) -> PolicyLoss:
+  """Computes SAPO, whose gradient fades as the ratio leaves 1.
+
+    L_t = -(4 / tau) sigmoid(tau (r_t - 1)) A, with gradient
+    -4 p (1 - p) A grad r_t, where p = sigmoid(tau (r_t - 1))
+
+  tau is tau_positive where A > 0, else tau_negative. Soft Adaptive Policy
+  Optimization, 2025, arXiv:2511.20347. The equation and the defaults are those
+  of TRL 1.16; the paper's own text was not at hand.
+
+  Args:
+    new: [B, T] log-probs under the policy being updated.
+    old: [B, T] log-probs under the policy at the step of the rollout.
+    advantages: [B] or [B, T].
+    mask: [B, T], tokens that count.
+    tau_positive: how fast the gradient fades where A > 0.
+    tau_negative: the same elsewhere.
+
+  Returns:
+    PolicyLoss, with no token clipped.
+  """
+  log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
+  ratio = bounded_exp(log_ratio)
+  tau = jnp.where(advantages > 0, tau_positive, tau_negative)
+  nowhere = jnp.zeros_like(log_ratio, bool)
+  return PolicyLoss(
+      -jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, ratio, nowhere,
+      nowhere)
+
+
+def vespo(
+    new: Array,
+    old: Array,
+    advantages: Array,
+    mask: Array,
+    *,
+    k_positive: Annotated[Scalar, '[0, inf)'] = 2.0,
+    lambda_positive: Annotated[Scalar, '(0, inf)'] = 3.0,
+    k_negative: Annotated[Scalar, '[0, inf)'] = 3.0,
+    lambda_negative: Annotated[Scalar, '(0, inf)'] = 2.0,
+) -> PolicyLoss:
+  """Computes VESPO, the policy gradient weighted by the response's ratio.
+
+    L_t = -SG(phi(w)) A log new_t, phi(w) = w^k exp(lambda (1 - w)),
+    w = product over tokens of new_t / old_t
+
+  phi(1) = 1. k and lambda depend on the sign of A; 0 counts as positive. w is
+  not normalised by the length. Variational Sequence-Level Soft Policy
+  Optimization, 2026, arXiv:2602.10693. The equation, the defaults and the
+  bounds of w (1e-8 and e^20; e^-20 and e^20 for each token) are those of TRL
+  1.16; the paper's own text was not at hand. TRL multiplies w by the correction
+  for the sampler; here that is `loss.importance`, a weight of its own.
+
+  Args:
+    new: [B, T] log-probs under the policy being updated.
+    old: [B, T] log-probs under the policy at the step of the rollout.
+    advantages: [B] or [B, T].
+    mask: [B, T], tokens that count.
+    k_positive: power of w where A >= 0: small w count less.
+    lambda_positive: decay where A >= 0: large w count less.
+    k_negative: power elsewhere.
+    lambda_negative: decay elsewhere.
+
+  Returns:
+    PolicyLoss, with no token clipped; each token has the `ratio` w of its
+    response.
+  """
+  log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
+  log_w = jnp.sum(jnp.clip(
+      jax.lax.stop_gradient(log_ratio), -MAX_LOG_RATIO, MAX_LOG_RATIO),
+                  axis=1, keepdims=True)
+  log_w = jnp.clip(log_w, _LEAST_LOG_RATIO, MAX_LOG_RATIO)
+  w, positive = jnp.exp(log_w), advantages >= 0
+  decay = jnp.where(positive, lambda_positive, lambda_negative)
+  phi = jnp.exp(
+      jnp.where(positive, k_positive, k_negative) * log_w + decay * (1 - w))
+  nowhere = jnp.zeros_like(log_ratio, bool)
+  return PolicyLoss(
+      -phi * advantages * jnp.where(mask, new, 0.0), jnp.where(mask, w, 1.0),
+      nowhere, nowhere)
+
+
+def gmpo(
+    new: Array,
+    old: Array,
+    advantages: Array,
+    mask: Array,
+    *,
+    log_clip_low: Annotated[Scalar, '[0, inf]'] = 0.4,
+    log_clip_high: Annotated[Scalar, '[0, inf]'] = 0.4,
+) -> PolicyLoss:
+  """Computes GMPO, with the geometric mean of the clipped ratios of tokens.
+
+    L_t = -s A at each token, s = exp(mean over tokens of c_t),
+    c_t = min(log r_t, log_clip_high) where A > 0,
+          max(log r_t, -log_clip_low) where A < 0
+
+  Geometric-Mean Policy Optimization, 2025, arXiv:2507.20673. Unlike `gspo`, it
+  clips tokens, before the mean, and has no bound on s. With aggregation
+  'sequence_mean' this is the paper's loss. Its bounds are e^-0.4 and e^0.4, to
+  which it came by trying; the paper's own text was not at hand.
+
+  Args:
+    new: [B, T] log-probs under the policy being updated.
+    old: [B, T] log-probs under the policy at the step of the rollout.
+    advantages: [B] or [B, T].
+    mask: [B, T], tokens that count.
+    log_clip_low: the lower bound of log r_t is -log_clip_low.
+    log_clip_high: its upper bound.
+
+  Returns:
+    PolicyLoss; each token has the `ratio` s of its response, and a token is
+    `clipped` where the clip removes its gradient.
+  """
+  log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
+  clipped_low = (advantages < 0) & (log_ratio < -log_clip_low)
+  clipped_high = (advantages > 0) & (log_ratio > log_clip_high)
+  bounded = jnp.where(clipped_low, -log_clip_low, log_ratio)
+  bounded = jnp.where(clipped_high, log_clip_high, bounded)
+  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
+  mean = jnp.sum(bounded, axis=1, keepdims=True) / jnp.maximum(tokens, 1)
+  ratio = jnp.where(mask, bounded_exp(mean), 1.0)
+  return PolicyLoss(-ratio * advantages, ratio, clipped_low, clipped_high)
+
+
+def dppo(
+    new: Array,
+    old: Array,
+    advantages: Array,
+    mask: Array,
+    *,
+    divergence: Annotated[Scalar, '[0, 1]'] = 0.2,
+) -> PolicyLoss:
+  """Computes DPPO, which masks tokens whose probability has moved too far.
+
+    L_t = -M_t r_t A, with M_t = 0 where |new_t - old_t| > divergence and the
+    update would raise it: A > 0 and r_t > 1, or A < 0 and r_t < 1; else 1
+
+  |new_t - old_t| is the total variation between the policies, if all tokens but
+  the sampled one count as a single other. Ratios are not clipped: a rare token
+  may become many times as likely. Divergence PPO, 2026, arXiv:2602.04879, eq.
+  11 to 13, as public implementations quote them; their thresholds are 0.15 to
+  0.2, and the paper's own text was not at hand. It takes the policy that wrote
+  the tokens for `old`, which is the same here for steps without staleness.
+
+  Args:
+    new: [B, T] log-probs under the policy being updated.
+    old: [B, T] log-probs under the policy at the step of the rollout.
+    advantages: [B] or [B, T].
+    mask: [B, T], tokens that count.
+    divergence: largest difference of the probabilities.
+
+  Returns:
+    PolicyLoss. A token is `clipped` where it is masked by M.
+  """
+  log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
+  ratio = bounded_exp(log_ratio)
+  moved = jax.lax.stop_gradient(
+      jnp.where(mask, jnp.exp(new) - jnp.exp(old), 0.0))
+  clipped_low = (advantages < 0) & (moved < -divergence)
+  clipped_high = (advantages > 0) & (moved > divergence)
+  kept = jnp.where(clipped_low | clipped_high, 0.0, advantages)
+  return PolicyLoss(-ratio * kept, ratio, clipped_low, clipped_high)
+
+
+OBJECTIVES = dict(
+    clip=clip, gspo=gspo, cispo=cispo, no_clip=no_clip, sapo=sapo, vespo=vespo,
+    gmpo=gmpo, dppo=dppo)
 AGGREGATIONS = ('sequence_mean', 'token_mean', 'constant')
 
 

@@ -128,6 +128,8 @@ def signal(name, c, k=2):
   spread = 2 * c * (4 - c) / 4  # sum of |r - mean|
   if name == 'rloo':
     return spread * 4 / 3
+  if name == 'maxrl':
+    return spread / max(c / 4, 1e-9)
   if name in ('grpo', 'gdpo'):
     return spread / (math.sqrt(c * (4 - c) / 4 / 3) + 1e-6)
   return spread  # dr_grpo; reinforce_pp without its batch's scale

@@ -56,6 +56,7 @@ GOLDEN = {
     'rloo': [[-2 / 3, -2 / 3, 2 / 3, 2 / 3], [-4, 4, 0, 0]],
     'grpo': [[-0.866025, -0.866025, 0.866025, 0.866025],
              [-0.707107, 0.707107, 0, 0]],
+    'maxrl': [[-1, -1, 1, 1], [-1, 1, 0, 0]],
     'dr_grpo': [[-0.5, -0.5, 0.5, 0.5], [-2, 2, 0, 0]],
     'reinforce_pp': [[-0.372678, -0.372678, 0.372678, 0.372678],
                      [-1.490712, 1.490712, 0, 0]],
@@ -102,6 +103,12 @@ def test_group_relative_names_what_a_lone_sample_cannot_feed():
   for name, f in advantages.ADVANTAGES.items():
     silent = not np.any(f(np.float32([[2.0], [5.0]])))
     assert silent == (name in advantages.GROUP_RELATIVE)
+
+
+def test_maxrl_golden():
+  rewards = np.float32([[1, 0, 0, 0], [0, 0, 0, 0], [-1, -3, 0, 0]])
+  np.testing.assert_array_equal(
+      advantages.maxrl(rewards), [[3, -1, -1, -1], [0] * 4, [0] * 4])
 
 
 def test_gdpo_standardises_each_reward_by_itself():

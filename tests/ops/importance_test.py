@@ -10,7 +10,8 @@ from tests.helpers.tolerance import FUNCTION, rounding
 from tests.reference import policy_losses as twin
 
 LIMITS = {'none': {}, 'identity': {}, 'tis': dict(cap=2.0),
-          'icepop': dict(low=0.5, cap=2.0), 'sequence_tis': dict(cap=2.0)}
+          'icepop': dict(low=0.5, cap=2.0), 'sequence_tis': dict(cap=2.0),
+          'geometric_mask': dict(low=0.5, cap=2.0)}
 
 
 @pytest.mark.parametrize('name', importance.CORRECTIONS)
@@ -34,12 +35,16 @@ def test_golden():
   for name, want in (
       ('none', [[1, 1, 1]]), ('identity', [[0.25, 1, 4]]),
       ('tis', [[0.25, 1, 2]]), ('icepop', [[0, 1, 0]]),
-      ('sequence_tis', [[1, 1, 1]])):
+      ('sequence_tis', [[1, 1, 1]]), ('geometric_mask', [[1, 1, 1]])):
     got = importance.CORRECTIONS[name](log_ratio, mask, **LIMITS[name])
     np.testing.assert_allclose(got, want, rtol=rtol)
   # Without the last token the product is 1/4.
   got = importance.sequence_tis(log_ratio, mask & [1, 1, 0], cap=2.0)
   np.testing.assert_allclose(got, [[0.25, 0.25, 1]], rtol=rtol)
+  # Its geometric mean is 1/2.
+  for low, want in (.49, 1), (.51, 0):
+    got = importance.geometric_mask(log_ratio, mask & [1, 1, 0], low=low, cap=2)
+    np.testing.assert_array_equal(got, [[want, want, 1]])
 
 
 @pytest.mark.parametrize('name', importance.CORRECTIONS)

@@ -28,10 +28,10 @@ def _batch(per_token):
 
 
 def given(objective, low, high, dual=None):
-  """Returns the bounds that an objective uses."""
+  """Returns the bounds that an objective uses; others keep their defaults."""
   bounds = dict(clip_low=low, clip_high=high, dual_clip=dual)
-  return {x: bounds[x] for x in hyperparameters(
-      policy_losses.OBJECTIVES[objective])}
+  return {name: value for name, value in bounds.items()
+          if name in hyperparameters(policy_losses.OBJECTIVES[objective])}
 
 
 def test_hyperparameters_are_the_keyword_arguments():
@@ -40,7 +40,10 @@ def test_hyperparameters_are_the_keyword_arguments():
   assert got == dict(
       clip=('clip_low', 'clip_high', 'dual_clip'),
       gspo=('clip_low', 'clip_high', 'dual_clip'),
-      cispo=('clip_low', 'clip_high'), no_clip=())
+      cispo=('clip_low', 'clip_high'), no_clip=(),
+      sapo=('tau_positive', 'tau_negative'),
+      vespo=('k_positive', 'lambda_positive', 'k_negative', 'lambda_negative'),
+      gmpo=('log_clip_low', 'log_clip_high'), dppo=('divergence',))
 
 
 @pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
@@ -99,6 +102,58 @@ def test_clip_golden():
   out = policy_losses.clip(
       ratio, old, advantages, mask, dual_clip=1.5, **options)
   close(out.loss[1], [0.8, 1, 1.5])
+
+
+def test_gmpo_golden():
+  """Logarithms of the ratios -1, 0 and 1, at both signs of the advantage."""
+  new, old = np.float32([[-1, 0, 1]] * 2), np.zeros((2, 3), np.float32)
+  advantages = np.float32([2, -2])
+  out = policy_losses.gmpo(new, old, advantages, np.ones((2, 3)))
+  # (-1 + 0 + .4) / 3 = -.2 and (-.4 + 0 + 1) / 3 = .2.
+  s = np.exp([[-.2] * 3, [.2] * 3])
+  close = functools.partial(
+      np.testing.assert_allclose, rtol=rounding(FUNCTION, 6))
+  close(out.ratio, s)
+  close(out.loss, s * [[-2], [2]])
+  np.testing.assert_array_equal(
+      out.clipped_high, [[False, False, True], [False] * 3])
+  np.testing.assert_array_equal(
+      out.clipped_low, [[False] * 3, [True, False, False]])
+  grad = jax.grad(lambda x: jnp.sum(policy_losses.gmpo(
+      x, old, advantages, np.ones((2, 3))).loss))(jnp.asarray(new))
+  # Each of the three losses of a row has a third of a token's gradient.
+  close(grad, s * [[-2, -2, 0], [0, 2, 2]])
+
+
+def test_dppo_golden():
+  """A rare token may become four times as likely, a likely one only 1.2."""
+  old = np.log(np.float32([[.01, .7, .5, .9]] * 2))
+  new = np.log(np.float32([[.04, .95, .2, .9]] * 2))
+  advantages, mask = np.float32([1, -1]), np.ones((2, 4))
+  out = policy_losses.dppo(new, old, advantages, mask)
+  ratio = np.array([4, 95 / 70, .4, 1])
+  close = functools.partial(  # Three logarithms or exp, of numbers up to 5.
+      np.testing.assert_allclose,
+      rtol=rounding(3 * FUNCTION, 6, magnitude=5), atol=0)
+  # The second has moved by .25, the third by -.3.
+  close(out.loss, [-ratio * [1, 0, 1, 1], ratio * [1, 1, 0, 1]])
+  np.testing.assert_array_equal(out.clipped_high[0], [0, 1, 0, 0])
+  np.testing.assert_array_equal(out.clipped_low[1], [0, 0, 1, 0])
+  assert not np.any(out.clipped_high[1]) and not np.any(out.clipped_low[0])
+  everything = policy_losses.dppo(new, old, advantages, mask, divergence=.31)
+  close(everything.loss, ratio * [[-1], [1]])
+
+
+def test_vespo_golden():
+  """w = 2 with k = 2, lambda = 3, and w = 1/2 with k = 3, lambda = 2."""
+  old = np.log(np.float32([[.1, .2]] * 2))
+  new = np.log(np.float32([[.2, .2], [.1, .1]]))
+  out = policy_losses.vespo(new, old, np.float32([1, -1]), np.ones((2, 2)))
+  phi = np.array([[4 * np.exp(-3)], [np.exp(1) / 8]])
+  close = functools.partial(
+      np.testing.assert_allclose, rtol=rounding(6 * FUNCTION, magnitude=5))
+  close(out.ratio, [[2, 2], [.5, .5]])
+  close(out.loss, phi * [[-1], [1]] * new)
 
 
 def test_on_policy_every_objective_is_the_policy_gradient():

@@ -41,6 +41,16 @@ CASES = {
     'cispo': (
         dict(loss_type='cispo', epsilon_high=1.3),
         'cispo', 'token_mean', dict(clip_low=1.0, clip_high=0.3)),
+    'sapo': (
+        dict(loss_type='sapo', sapo_temperature_pos=1.2,
+             sapo_temperature_neg=1.7),
+        'sapo', 'sequence_mean', dict(tau_positive=1.2, tau_negative=1.7)),
+    'vespo': (
+        dict(loss_type='vespo', vespo_k_pos=2.5, vespo_lambda_pos=1.5,
+             vespo_k_neg=1.25, vespo_lambda_neg=3.5),
+        'vespo', 'token_mean', dict(
+            k_positive=2.5, lambda_positive=1.5, k_negative=1.25,
+            lambda_negative=3.5)),
     'two_sided': (
         dict(loss_type='grpo', delta=1.5),
         'clip', 'sequence_mean',
@@ -77,7 +87,7 @@ def _trl(batch, options):
       lambda *_, **__: (new, torch.zeros_like(new), None))
   trainer.args = types.SimpleNamespace(
       delta=options.pop('delta'), use_bias_correction_kl=False,
-      steps_per_generation=1)
+      steps_per_generation=1, **options)
   for name, value in options.items():
     setattr(trainer, name, value)
   trainer.max_completion_length = BUDGET

@@ -24,6 +24,8 @@ def advantages(name, rewards, where, ddof=1, eps=1e-6):
         a = r[i] - others.mean()
       elif name in ('grpo', 'gdpo'):
         a = (r[i] - r.mean()) / (r.std(ddof=ddof) + eps)
+      elif name == 'maxrl':
+        a = (r[i] - r.mean()) / r.mean() if r.mean() > 0 else 0.0
       else:
         a = r[i] - r.mean()
       out[group][position] = a

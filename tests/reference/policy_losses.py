@@ -24,6 +24,23 @@ def token_loss(name, new, frozen, old, advantages, mask, low, high, dual):
     elif name == 'cispo':
       weight = np.clip(np.exp(frozen[b, t] - old[b, t]), 1 - low, 1 + high)
       surrogate = weight * a * new[b, t]
+    elif name == 'sapo':
+      tau = 1.0 if a > 0 else 1.05
+      surrogate = 4 / tau / (1 + np.exp(-tau * (ratio - 1))) * a
+    elif name == 'vespo':
+      w = np.prod([np.exp(frozen[b, s] - old[b, s]) for s in kept])
+      k, decay = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
+      surrogate = w ** k * np.exp(decay * (1 - w)) * a * new[b, t]
+    elif name == 'gmpo':
+      of = lambda s: a if advantages.ndim == 1 else advantages[b, s]
+      logs = [new[b, s] - old[b, s] for s in kept]
+      logs = [min(x, .4) if of(s) > 0 else max(x, -.4) if of(s) < 0 else x
+              for s, x in zip(kept, logs)]
+      surrogate = np.exp(np.mean(logs)) * a
+    elif name == 'dppo':
+      moved = np.exp(frozen[b, t]) - np.exp(old[b, t])
+      further = a * moved > 0
+      surrogate = 0.0 if further and abs(moved) > .2 else ratio * a
     else:
       surrogate = np.exp(new[b, t] - frozen[b, t]) * a
     out[b, t] = -surrogate
@@ -44,6 +61,10 @@ def correction(name, log_ratio, mask, low=0.5, cap=2.0):
     elif name == 'sequence_tis':
       kept = np.flatnonzero(mask[b])
       out[b, t] = min(np.prod([np.exp(log_ratio[b, s]) for s in kept]), cap)
+    elif name == 'geometric_mask':
+      kept = np.flatnonzero(mask[b])
+      mean = np.prod([np.exp(log_ratio[b, s]) for s in kept]) ** (1 / len(kept))
+      out[b, t] = low <= mean <= cap
   return out
 
 
