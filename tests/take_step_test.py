@@ -108,6 +108,29 @@ def test_a_step_says_what_it_does(parts, monkeypatch):
   assert not any('Reach' in record['prompt'] for record in report.records)
 
 
+def test_rows_without_an_advantage_are_skipped_if_the_loss_leaves_them(parts):
+  """A group all of whose rewards are equal has none."""
+  equal = lambda problem, text, truncated: (
+      Verdict(1.0, 'odd') if problem.id % 2 else tiny.by_length(
+          problem, text, truncated))
+  found = {}
+  for name, fields in (
+      ('all', {}), ('skipped', dict(learner__skip_zero=True)),
+      ('bonus', dict(learner__skip_zero=True, loss__entropy_bonus=.1))):
+    changed = tiny.changed(parts, config=tiny.load(**fields))
+    found[name], *_ = step(changed, equal)
+    off = 'learner.skip_zero is off: rows without an advantage matter to ' \
+        'loss.entropy_bonus.\n'
+    assert describe.updates(changed).startswith(off) == (name == 'bonus')
+  for name in 'all', 'bonus':
+    assert found[name]['update/processed'] == found[name]['update/tokens']
+  less, all_ = found['skipped'], found['all']
+  assert 0 < less['update/processed'] < all_['update/processed']
+  for name in 'tokens', 'loss', 'grad_norm':
+    assert less[f'update/{name}'] == pytest.approx(
+        all_[f'update/{name}'], rel=1e-4, abs=1e-6)
+
+
 def test_no_two_steps_share_noise(parts):
   """The same problems and policy at two steps: only the noise differs."""
   a, again, b = (step(parts, move=i)[1] for i in (0, 0, 1))

@@ -65,12 +65,12 @@ def test_a_figure_that_is_not_known_is_null():
 STEP = {
     'reward': 'mean std group_std no_signal signal pass@1 pass@2 pass@4',
     'response': 'count length length_max truncated entropy',
-    'sampler': 'slot_use',
+    'sampler': 'slot_use steps',
     'batch': 'rounds rows reward staleness staleness_max age usage replayed '
     'held',
     'update': 'loss policy_loss entropy clip_low clip_high ratio ratio_max '
     'kl_old behaviour_gap behaviour_gap_max importance importance_capped '
-    'grad_norm learning_rate tokens real_tokens real_tokens_limit '
+    'grad_norm learning_rate tokens processed real_tokens real_tokens_limit '
     'skipped skipped_in_row',
     'seconds': 'step propose sample verify batch score update reshard select',
     'speed': 'tokens_per_second flops flops_share flops_share/sample '

@@ -1,4 +1,4 @@
-"""Countdown with attempts: most responses are short, some are as long as can be.
+"""Countdown with attempts: most responses are short, some fill max_response.
 
   python -m jaxrl_llm.train --config=configs/carry/countdown.py
 

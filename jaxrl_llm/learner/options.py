@@ -249,7 +249,11 @@ class LearnerOptions(PassOptions):
     tokens_per_microbatch: most tokens of one forward and backward pass on each
       data shard, each prompt counted once: a number (at least one row) or auto
       (by the device, the model and the memory).
+    skip_zero: do not compute rows whose advantage is 0, which have no gradient;
+      unlike drop_zero_advantage, they count in the denominators of the loss. A
+      run says so where its rows have a gradient from elsewhere.
   """
   epochs: Annotated[int, _SOME] = 1
   updates: Annotated[int, _SOME] = 1
   tokens_per_microbatch: Annotated[Automatic, _SOME, _LAYOUT] = AUTO
+  skip_zero: bool = False

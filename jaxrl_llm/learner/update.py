@@ -15,6 +15,8 @@ Metrics:
   update/loss [loss]: weighted sum over the tokens, of all terms
   update/policy_loss [loss]: the surrogate alone
   update/tokens [tokens]: trained on, summed over the updates
+  update/processed [tokens]: of these, without those that learner.skip_zero
+    leaves out, of which no mean is taken
   update/entropy [nats per token]: entropy of the policy in training
   update/clip_low [share]: tokens whose ratio the lower bound clipped
   update/clip_high [share]: tokens whose ratio the upper bound clipped
@@ -57,7 +59,7 @@ from jaxrl_llm.types import Array, LearnerBatch
 
 # Sums over the tokens that stay sums; of all others the mean is reported.
 _TOTALS = (
-    'loss', 'policy_loss', 'tokens', 'actor_loss', 'actor_policy_loss',
+    'loss', 'policy_loss', 'processed', 'actor_loss', 'actor_policy_loss',
     'actor_distill_loss')
 
 
@@ -182,7 +184,8 @@ def update(
 
   # ---- METRICS: means over the batch, and the next calibration ----
   metrics, calibration = _means(sums, calibration, own, setting)
-  metrics.update(maxima, **plan.shares)
+  metrics.update(
+      maxima, tokens=jnp.sum(batch.mask, dtype=jnp.float32), **plan.shares)
   prefix = lambda name: '' if name == POLICY else f'{name}_'
   norms = {name: optax.tree.norm(grad) for name, grad in grads.items()}
   for name, norm in norms.items():
@@ -280,7 +283,7 @@ def _means(sums, calibration, own, setting):
       calibration = rejection_lib.calibrate(cfg, counts, calibration, own=False)
   if 'experts' in sums:
     metrics.update(experts.load_metrics(sums.pop('experts')))
-  tokens = jnp.maximum(metrics['tokens'], 1.0)
+  tokens = jnp.maximum(metrics['processed'], 1.0)
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
 
 
@@ -394,7 +397,7 @@ def weighted_sum(
   sums = jax.tree.map(lambda x: jnp.sum(trained(x)), sums)
   sums.update(
       counts, loss=total, policy_loss=jnp.sum(weights * weighted),
-      tokens=jnp.sum(mask, dtype=jnp.float32))
+      processed=jnp.sum(mask, dtype=jnp.float32))
   count = jnp.maximum(jnp.sum(mask, 1), 1)
   rows = dict(
       entropy=jnp.sum(entropy, 1) / count, clip_share=jnp.sum(trained(

@@ -219,7 +219,8 @@ def score(
     rows = scores_lib.to_score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=parts.programs.scored_rows,
-        drop_zero_advantage=settings.drop_zero_advantage)
+        drop_zero_advantage=(
+            settings.drop_zero_advantage or settings.skip_zero))
     return rows_lib.join(state.buffer.tokens, scores_lib.with_scores(
         parts, fixed, *absorbed.due.rows, rows, state.learners))
 
@@ -362,6 +363,8 @@ def _update(
     batch = _minibatch(parts, table, tokens, part)
     here = table.at(part)
     trained = here.trained & (here.length > 0)
+    if settings.skip_zero:
+      trained &= here.advantage != 0.0
     learners, result = parts.programs.learner.update(
         learners, processes.shard_rows(batch, len(part)),
         rows_lib.plan(parts, table, part, trained), fixed.loss,

@@ -255,16 +255,19 @@ def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:
 def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
   """Combines the metrics of a step's updates, with the prefix 'update/'.
 
-  'tokens' and 'obrs_empty' are summed. Names that end in '_max' take the
-  maximum. Counters and the learning rate take the last value. All others are
-  means weighted by tokens, NaN if there are no tokens. The objective's own
-  metrics are such means too, and have their names without a prefix.
+  'tokens', 'processed' and 'obrs_empty' are summed. Names that end in '_max'
+  take the maximum. Counters and the learning rate take the last value. All
+  others are means weighted by processed tokens, losses and norms by all tokens;
+  NaN if there are none. The objective's own metrics are such means too, and
+  have their names without a prefix.
   """
   row = {}
-  tokens = np.array([float(update['tokens']) for update in updates])
+  weights = {name: np.array([float(update[name]) for update in updates])
+             for name in ('tokens', 'processed')}
 
-  def mean(values):
-    return float(np.average(values, weights=tokens)) if tokens.any() else np.nan
+  def mean(values, by='processed'):
+    return float(np.average(values, weights=weights[by])) if (
+        weights[by].any()) else np.nan
 
   for name in updates[0] if updates else ():
     if name == 'objective':
@@ -274,10 +277,12 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
     values = [float(update[name]) for update in updates]
     if name in ('skipped', 'skipped_in_row', 'learning_rate'):
       value = values[-1]
-    elif name in ('tokens', 'obrs_empty'):
+    elif name in ('tokens', 'processed', 'obrs_empty'):
       value = sum(values)
     elif name.endswith('_max'):
       value = max(values)
+    elif name.endswith(('loss', 'grad_norm')):
+      value = mean(values, 'tokens')
     else:
       value = mean(values)
     row[f'update/{name}'] = value

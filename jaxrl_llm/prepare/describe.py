@@ -107,7 +107,10 @@ def updates(parts: Parts) -> str:
   sizes = {plan.sizes.columns for plan in parts.programs.learner.plans(
       methods.minibatch_rows(parts.config))}
   needs = f' and needs {parts.needs / 1e9:.1f} GB' if parts.needs else ''
-  return (
+  field = learner.skip_zero and methods.gradient_at_zero(parts.config)
+  kept = (f'learner.skip_zero is off: rows without an advantage matter to '
+          f'{field}.\n') if field else ''
+  return kept + (
       f'An update takes lists of {" or ".join(map(str, sorted(sizes)))} '
       f'tokens with learner.remat={learner.remat}{needs} on each device.\n')
 

@@ -58,7 +58,9 @@ def settings(
       seed=config.seed, steps=config.steps, samples=config.samples_per_prompt,
       max_prompt=config.max_prompt, max_response=config.max_response,
       minibatch=minibatch_rows(config), epochs=config.learner.epochs,
-      drop_zero_advantage=config.drop_zero_advantage, lag=config.actor.lag,
+      drop_zero_advantage=config.drop_zero_advantage,
+      skip_zero=config.learner.skip_zero and not gradient_at_zero(config),
+      lag=config.actor.lag,
       temperature=config.sampling.temperature,
       tempered=config.loss.behaviour == 'tempered',
       advantage='' if plugs.plug('advantage', config.advantage).packaged else (
@@ -67,6 +69,24 @@ def settings(
       lam=1.0 if config.off_policy == 'none' else (
           config[config.off_policy].lam),
       records=config.log.samples, workdir=config.workdir, carry=carry)
+
+
+def gradient_at_zero(config: ConfigDict) -> str:
+  """Returns a field by which rows with an advantage of 0 matter to updates.
+
+  They have a gradient, or something reads what the update says of them. It is
+  '' if they matter to the denominators alone, see `learner.skip_zero`.
+  """
+  packaged = lambda field, name: plugs.plug(field, name).packaged
+  return next((field for field, matters in (
+      ('loss.entropy_bonus', config.loss.entropy_bonus != 0),
+      ('loss.kl_coef', config.loss.kl_coef > 0),
+      ('loss.term', config.loss.term != 'none'),
+      ('loss.objective', not packaged('loss.objective', config.loss.objective)),
+      ('off_policy', config.off_policy != 'none'),
+      ('selection', config.selection == 'cbs' or not packaged(
+          'selection', config.selection)),
+      ('actor', actor(config) is not None)) if matters), '')
 
 
 def has_turns(config: ConfigDict) -> bool:

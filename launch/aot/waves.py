@@ -115,7 +115,7 @@ class Use(NamedTuple):
     chunks: chunks that the longest response in the slots has filled, mean over
       decode steps.
     requests: that slots take.
-    prompts: different ones among all requests of the queue.
+    prompts: different ones of these requests.
     continued: share of the requests taken that have tokens already.
     existing: tokens of such a request.
     again: such tokens of a step, on all shards.
@@ -227,7 +227,7 @@ def _wave(
     taken = served.tokens > 0
     sums.update(
         steps=served.steps, chunks=served.chunks * served.steps,
-        requests=int(taken.sum()), prompts=len(np.unique(group[queue])),
+        requests=int(taken.sum()), prompts=len(np.unique(group[queue[taken]])),
         continued=int((taken & (before > 0)).sum()),
         existing=int(before[taken].sum()), unfinished=int(
             (taken & (tokens[queue] < length[queue])).sum()))

@@ -162,6 +162,7 @@ def _update(state, batch):
           lambda x: x + 1e-3 * jnp.sin(loss + x), state.params))
   return {'policy': new_state}, dict(
       loss=loss, entropy=mean(-new).mean(), tokens=1.0 * mask.sum(),
+      processed=1.0 * mask.sum(),
       skipped=zero, skipped_in_row=zero,
       rows=dict(entropy=mean(-new), clip_share=mean(new < old - .05)))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +120,7 @@ def _twin(params, batch, loss, objective='clip'):
                + loss.kl_coef * kl)
   return total, dict(
       loss=total, policy_loss=mean(weight * policy), tokens=mask.sum(),
+      processed=mask.sum(),
       entropy=mean(entropy), ratio=mean(ratio), ratio_max=zero(ratio).max(),
       clip_low=mean((ratio < 1 - low) & (a < 0)),
       clip_high=mean((ratio > 1 + high) & (a > 0)),
@@ -310,6 +312,70 @@ def test_nonfinite_updates_are_skipped_and_counted():
   state, metrics = learners.update(learner, state, jax.device_put(good), loss)
   assert (state.step, state.skipped, state.skipped_in_row) == (2, 3, 0)
   assert not np.array_equal(state.params['embed'], before.params['embed'])
+
+
+PLAIN = dict(entropy_bonus=0.0, kl_coef=0.0)  # nothing has a gradient at 0
+
+
+def _skipping(batch, loss, state, **changes):
+  """Updates with all rows, and with those that have an advantage."""
+  learner, counts = _learner(**changes), batch.mask.any(1)
+  batch = batch.replace(anchor_logprobs=None)
+  return [jax.device_get(learner.update(
+      jax.tree.map(jnp.copy, state), *jax.device_put((
+          batch, learners.plan(learner, batch, needed=needed),
+          jax.tree.map(np.float32, loss)))))
+          for needed in (counts, counts & (batch.advantages != 0))]
+
+
+@pytest.mark.parametrize('objective, aggregation', zip(
+    policy_losses.OBJECTIVES, itertools.cycle(policy_losses.AGGREGATIONS)))
+def test_rows_without_an_advantage_need_not_be_computed(objective, aggregation):
+  """They count in the denominators; the gradient is the same to 1e-5."""
+  batch, changes = _batch(24), dict(
+      objective=objective, aggregation=aggregation)
+  batch.advantages[5:17] = 0
+  loss = LOSS.replace(objective={}, **PLAIN)
+  start = _learner(**changes).init(jax.device_put(_params()))
+  (whole, all_), (less, metrics) = _skipping(batch, loss, start, **changes)
+  flat = lambda x: np.concatenate(
+      [np.ravel(leaf) for leaf in jax.tree.leaves(x.params)])
+  gradient = flat(whole) - flat(jax.device_get(start))
+  norm = float(np.linalg.norm(gradient))
+  assert np.linalg.norm(flat(whole) - flat(less)) < 1e-5 * norm > 0
+  assert metrics['tokens'] == all_['tokens'] == all_['processed'] == (
+      batch.mask.sum())
+  assert metrics['processed'] == batch.mask[batch.advantages != 0].sum()
+  assert metrics['loss'] == pytest.approx(all_['loss'], abs=1e-5 * norm)
+
+
+def test_skipped_rows_over_ten_updates_and_when_all_are_skipped():
+  adam = optimizer_lib.make_optimizer(OptimizerConfig(
+      learning_rate=1e-3, weight_decay=0.1, schedule='cosine'), 20)
+  learner = learners.make(MODEL, CONFIG, adam)
+  states = [learner.init(jax.device_put(_params()))] * 2
+  loss = jax.tree.map(np.float32, LOSS.replace(**PLAIN))
+  for number in range(11):
+    batch = _batch(seed=number).replace(anchor_logprobs=None)
+    batch.advantages[::2] = 0
+    if number == 10:
+      batch.advantages[:] = 0
+    counts = batch.mask.any(1)
+    needed = counts, counts & (batch.advantages != 0)
+    states = [learner.update(
+        jax.tree.map(jnp.copy, state), *jax.device_put((
+            batch, learners.plan(learner, batch, needed=rows), loss)))[0]
+              for state, rows in zip(states, needed)]
+  flat = lambda x: np.concatenate([
+      np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(x))])
+  whole, less = states
+  difference = np.linalg.norm(flat(whole.params) - flat(less.params))
+  assert difference < 1e-6 * np.linalg.norm(flat(whole.params))
+  # The last one has no gradient, but moves momentum, decay and schedule.
+  assert whole.step == less.step == 11
+  for mine, theirs in zip(*(
+      jax.tree.leaves(jax.device_get(x.opt_state)) for x in states)):
+    assert np.linalg.norm(mine - theirs) <= 1e-4 * np.linalg.norm(theirs)
 
 
 def test_the_stop_token_is_trained():

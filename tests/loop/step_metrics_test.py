@@ -150,29 +150,36 @@ def test_of_solved():
 
 def test_of_updates():
   first = dict(
-      loss=1.0, ratio_max=3.0, tokens=10, skipped=0, skipped_in_row=0,
-      learning_rate=.1, grad_norm=np.float32(2))
+      loss=1.0, ratio_max=3.0, tokens=10, processed=4, skipped=0,
+      skipped_in_row=0, learning_rate=.1, grad_norm=np.float32(2), ratio=1.5)
   second = dict(
-      loss=2.0, ratio_max=2.0, tokens=6, skipped=1, skipped_in_row=1,
-      learning_rate=.2, grad_norm=np.float32(4))
-  empty = dict(second, loss=0.0, ratio_max=0.0, tokens=0, grad_norm=0.0)
-  # (10 * 1 + 6 * 2) / 16 = 1.375 and (10 * 2 + 6 * 4) / 16 = 2.75.
+      loss=2.0, ratio_max=2.0, tokens=6, processed=6, skipped=1,
+      skipped_in_row=1, learning_rate=.2, grad_norm=np.float32(4), ratio=1.0)
+  empty = dict(
+      second, loss=0.0, ratio_max=0.0, tokens=0, processed=0, grad_norm=0.0)
+  # (10 * 1 + 6 * 2) / 16 = 1.375 and (10 * 2 + 6 * 4) / 16 = 2.75, and of
+  # processed tokens (4 * 1.5 + 6 * 1) / 10 = 1.2.
   assert step_metrics.of_updates([first, second, empty]) == {
       'update/loss': 1.375, 'update/ratio_max': 3.0, 'update/tokens': 16.0,
-      'update/skipped': 1.0, 'update/skipped_in_row': 1.0,
-      'update/learning_rate': .2, 'update/grad_norm': 2.75}
+      'update/processed': 10.0, 'update/skipped': 1.0,
+      'update/skipped_in_row': 1.0, 'update/learning_rate': .2,
+      'update/grad_norm': 2.75, 'update/ratio': 1.2}
   assert np.isnan(step_metrics.of_updates([empty])['update/loss'])
-  rejected = dict(tokens=5, obrs_empty=1)
-  assert step_metrics.of_updates([rejected, dict(tokens=2, obrs_empty=0),
-                                  rejected])['update/obrs_empty'] == 2
+  all_skipped = step_metrics.of_updates([dict(first, processed=0)])
+  assert all_skipped['update/loss'] == 1 and np.isnan(
+      all_skipped['update/ratio'])
+  rejected = dict(tokens=5, processed=5, obrs_empty=1)
+  assert step_metrics.of_updates([
+      rejected, dict(tokens=2, processed=2, obrs_empty=0),
+      rejected])['update/obrs_empty'] == 2
   assert step_metrics.of_updates([]) == {}
-  own = [dict(tokens=n, objective={'mine/x_max': x})
+  own = [dict(tokens=n, processed=n, objective={'mine/x_max': x})
          for n, x in ((10, 1.0), (6, 2.0))]
   assert step_metrics.of_updates(own)['mine/x_max'] == 1.375
 
 
 def test_a_loss_that_is_not_finite_shows():
-  rows = [dict(loss=1.0, tokens=3), dict(loss=np.nan, tokens=3)]
+  rows = [dict(loss=loss, tokens=3, processed=3) for loss in (1.0, np.nan)]
   assert np.isnan(step_metrics.of_updates(rows)['update/loss'])
 
 
