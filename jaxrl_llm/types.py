@@ -361,7 +361,7 @@ class Settings(NamedTuple):
     minibatch: rows of an optimiser step.
     epochs: passes over the rows of a round.
     drop_zero_advantage: leave rows without an advantage out of updates.
-    skip_zero: do not compute these rows in updates, but count them.
+    skips_zero: do not compute these rows in updates, but count them.
     lag: waves between sampling and training.
     temperature: of the sampler, a number or a schedule.
     tempered: whether a row's behaviour is before truncation.
@@ -381,7 +381,7 @@ class Settings(NamedTuple):
   minibatch: int
   epochs: int
   drop_zero_advantage: bool
-  skip_zero: bool
+  skips_zero: bool
   lag: int
   temperature: float | str
   tempered: bool

@@ -93,9 +93,10 @@ def test_an_environment_of_a_file_trains_goes_on_and_is_evaluated(
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'dice.py').write_text(DICE)
   whole, cut = tmp_path / 'whole', tmp_path / 'cut'
-  train.train(loaded('dice.py', whole, steps=3))
-  train.train(loaded('dice.py', cut, steps=2))
-  train.train(loaded('dice.py', cut, steps=3))
+  fields = {'advantage': 'turns', 'turns.discount': .9}
+  train.train(loaded('dice.py', whole, steps=3, **fields))
+  train.train(loaded('dice.py', cut, steps=2, **fields))
+  train.train(loaded('dice.py', cut, steps=3, **fields))
   records = samples(whole)
   assert records == samples(cut)
   several = 0
@@ -112,7 +113,7 @@ def test_an_environment_of_a_file_trains_goes_on_and_is_evaluated(
       assert len(turn['token_logprobs']) == len(turn['token_chars'])
       assert max(turn['token_logprobs']) <= 0
   assert several
-  found = evaluate.evaluate(loaded('dice.py', cut, steps=3), 'last')
+  found = evaluate.evaluate(loaded('dice.py', cut, steps=3, **fields), 'last')
   assert found['step'] == 3 and 0 <= found['pass@1'] <= 1
   for line in pathlib.Path(found['responses']).read_text().splitlines():
     row = json.loads(line)

@@ -45,8 +45,18 @@ def get_config():
   c.sampling.slots = 64
   c.drop_zero_advantage = True
   c.loss.entropy_bonus = 0.01
-  c.optimizer.learning_rate = 1e-3
+  c.optimizer.learning_rate = 3e-4
   c.optimizer.schedule = 'constant'
   c.optimizer.warmup_steps = 5
   c.eval.every = 50
   return c
+
+
+def get_hyper(hyper):
+  """Returns a sweep: without and with responses carried over, three seeds."""
+  return hyper.product([
+      hyper.chainit([
+          hyper.sweep('sampling.carry_over', [False]),
+          hyper.zipit([hyper.sweep('sampling.carry_over', [True]),
+                       hyper.sweep('sampling.wave_steps', [128])])]),
+      hyper.sweep('seed', [0, 1, 2])])

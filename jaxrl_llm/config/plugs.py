@@ -73,7 +73,8 @@ PLUG_FIELDS = {takes.field: takes for takes in (
     PlugField('selection', lambda: SELECTIONS, ('sizes',)),
     PlugField(
         'advantage',
-        lambda: _ops().advantages.ADVANTAGES | _ops().pkpo.ADVANTAGES,
+        lambda: (_ops().advantages.ADVANTAGES | _ops().pkpo.ADVANTAGES
+                 | _ops().turns.ADVANTAGES),
         ('rewards',), ('where', 'per_group', 'weights'), _of_rows),
     tasks.PLUG_FIELD,
     PlugField(

@@ -220,7 +220,7 @@ def score(
         absorbed.table, [*absorbed.batches, waiting], absorbed.due.unscored,
         size=parts.programs.scored_rows,
         drop_zero_advantage=(
-            settings.drop_zero_advantage or settings.skip_zero))
+            settings.drop_zero_advantage or settings.skips_zero))
     return rows_lib.join(state.buffer.tokens, scores_lib.with_scores(
         parts, fixed, *absorbed.due.rows, rows, state.learners))
 
@@ -363,7 +363,7 @@ def _update(
     batch = _minibatch(parts, table, tokens, part)
     here = table.at(part)
     trained = here.trained & (here.length > 0)
-    if settings.skip_zero:
+    if settings.skips_zero:
       trained &= here.advantage != 0.0
     learners, result = parts.programs.learner.update(
         learners, processes.shard_rows(batch, len(part)),

@@ -21,8 +21,10 @@ from jaxrl_llm.ops import (
     screening,
     token_stats,
     top_k,
+    turns,
 )
 
 __all__ = (
     'advantages', 'importance', 'kl', 'obrs', 'overlong', 'pkpo',
-    'policy_losses', 'quantise', 'screening', 'token_stats', 'top_k')
+    'policy_losses', 'quantise', 'screening', 'token_stats', 'top_k',
+    'turns')

@@ -59,7 +59,7 @@ def settings(
       max_prompt=config.max_prompt, max_response=config.max_response,
       minibatch=minibatch_rows(config), epochs=config.learner.epochs,
       drop_zero_advantage=config.drop_zero_advantage,
-      skip_zero=config.learner.skip_zero and not gradient_at_zero(config),
+      skips_zero=config.learner.skip_zero and not gradient_at_zero(config),
       lag=config.actor.lag,
       temperature=config.sampling.temperature,
       tempered=config.loss.behaviour == 'tempered',
