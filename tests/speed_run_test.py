@@ -18,7 +18,8 @@ from tests.helpers import stage_runs, tiny
 def frozen(parts):
   """Makes updates change nothing, and returns parts that begin a run."""
   def update(state, batch, *rest):
-    return state, {'tokens': np.float32(1), 'skipped_in_row': np.int32(0)}
+    return state, {'tokens': np.float32(1), 'processed': np.float32(1),
+                   'skipped_in_row': np.int32(0)}
 
   return tiny.changed(
       parts, learner=parts.programs.learner._replace(update=update))

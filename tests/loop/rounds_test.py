@@ -130,7 +130,8 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
 
   stages = types.SimpleNamespace(
       settings=types.SimpleNamespace(
-          seed=0, drop_zero_advantage=drop, minibatch=6, epochs=1),
+          seed=0, drop_zero_advantage=drop, skips_zero=False, minibatch=6,
+          epochs=1),
       needs=types.SimpleNamespace(behaviour_params=False, updated={}))
   run = types.SimpleNamespace(
       programs=types.SimpleNamespace(

@@ -18,6 +18,9 @@ from tests.helpers.tolerance import FUNCTION, rounding
 B, T = 4, 6
 # A new variant adds what it needs; each gets what its signature names.
 HYPER = dict(clip_low=0.2, clip_high=0.28, dual_clip=3.0, kl_coef=0.1,
+             tau_positive=1.0, tau_negative=1.05, k_positive=2.0,
+             lambda_positive=3.0, k_negative=3.0, lambda_negative=2.0,
+             log_clip_low=0.4, log_clip_high=0.4, divergence=0.2,
              low=0.5, cap=2.0)
 
 
