@@ -204,6 +204,25 @@ def test_rows_of_an_actor_are_the_same_on_eight_devices():
         value, abs=4 * error, rel=4 * error), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('form', ['all', 'top_k', 'sampled'])
+def test_a_teacher_teaches_the_same_on_eight_devices(form):
+  fields = dict(
+      {name.replace('actor', 'teacher'): value
+       for name, value in tiny.ACTOR.items()}, teacher__model__kv_heads=2,
+      teacher__kl=form, **{'teacher__top_k': 5} if form == 'top_k' else {})
+  one, eight = both(
+      loop, ((1, 1, 1), 1, fields), ((2, 2, 2), 8, fields))
+  model = config_lib.model_config(tiny.load())
+  error = typical(3 * decoder(model, 19), 24, 16 * 10)
+  assert eight['tokens'][:1] == one['tokens'][:1]
+  row = learners.unpadded(one['rows'][0])
+  assert row['update/teacher_kl'] > 0
+  for name, value in row.items():
+    assert eight['rows'][0][name] == pytest.approx(
+        value, abs=4 * error, rel=4 * error), name
+
+
 def test_all_methods_pick_and_learn_the_same_on_eight_devices():
   """The first wave that is trained on, in two rounds, from one state."""
   one, eight = both(wave, ((1, 1, 1), 1), ((2, 2, 2), 8))

@@ -13,7 +13,7 @@ from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import players, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.learner.options import ACTOR, POLICY
+from jaxrl_llm.learner.options import ACTOR, POLICY, TEACHER
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 
 _MOST = 3  # sentences about one config
@@ -43,7 +43,8 @@ def validate(
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
       _carried, _lengths, _evaluation, _devices, _attention)
             for fault in check(config, model)]
-  faults += [*_vocabularies(found), *_actor(config, model)]
+  faults += [*_vocabularies(found), *_actor(config, model),
+             *_teacher(config, model)]
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
@@ -288,6 +289,28 @@ def _without_effect(
     if not used and value != default:
       yield (f'{name}={to_text(value)} has no effect with {reason}: leave it '
              f'out, or set it to its default, {to_text(default)}.')
+
+
+def _teacher(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
+  """Yields a sentence for each conflict of a teacher."""
+  if TEACHER not in players(flatten(c)):
+    if c.advantage == 'none':
+      yield ('advantage=none leaves nothing to learn from: set a teacher '
+             '(teacher.model.hf), or choose another advantage.')
+    return
+  form = f'teacher.kl={c.teacher.kl}'
+  yield from _without_effect(c, [
+      ('teacher.top_k', c.teacher.kl == 'top_k', form),
+      ('teacher.temperature', c.teacher.kl != 'sampled', form)])
+  if c.loss.replay_experts:
+    yield ('loss.replay_experts=True replays what the policy itself has '
+           'chosen, but the teacher is another model: leave it out.')
+  if c.drop_zero_advantage and c.advantage == 'none':
+    yield ('drop_zero_advantage=True leaves out all rows with advantage=none: '
+           'set it to false.')
+  if model and c.teacher.top_k >= model.vocab_size and c.teacher.kl == 'top_k':
+    yield (f'teacher.top_k={c.teacher.top_k} is not below the '
+           f'{model.vocab_size} tokens of the vocabulary: use teacher.kl=all.')
 
 
 def _vocabularies(found: Mapping[str, ModelConfig | None]) -> Iterator[str]:

@@ -53,7 +53,7 @@ GROUPS = {
             'advantage', 'curriculum', 'selection', 'off_policy',
             'loss.objective', 'loss.aggregation', 'loss.kl_coef'),
         ('curriculum_prompts', 'drop_zero_advantage', 'loss', 'overlong',
-         'actor', 'jackpot')),
+         'actor', 'teacher', 'jackpot')),
     'optimiser': Group(
         'Optimiser, and supervised fine-tuning before RL', (
             'optimizer.learning_rate', 'optimizer.schedule', 'learner.updates',

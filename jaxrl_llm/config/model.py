@@ -9,7 +9,7 @@ from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.sections import MODELS, SOURCES
 from jaxrl_llm.config.table import DEFAULTS, players, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
 # Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
@@ -112,7 +112,9 @@ def of_player(
     own['contents.model'] = flat.pop(f'contents.{player}')
   # The user's functions of a loss may name columns that only others make.
   left = (*(f'{name}.' for name in SOURCES), *['loss.'] * (len(there) > 1),
-          *_OF_POLICY * (player != POLICY))
+          *_OF_POLICY * (player != POLICY),
+          # A teacher from a checkpoint is used as it comes.
+          *['sft.'] * (player == TEACHER and bool(own['model.hf'])))
   flat = {name: value for name, value in (flat | own).items()
           if not name.startswith(left) or (
               name == 'actor.lag' and player == POLICY)}

@@ -74,7 +74,8 @@ PLUG_FIELDS = {takes.field: takes for takes in (
     PlugField(
         'advantage',
         lambda: (_ops().advantages.ADVANTAGES | _ops().pkpo.ADVANTAGES
-                 | _ops().turns.ADVANTAGES),
+                 | _ops().turns.ADVANTAGES
+                 | {'none': _ops().advantages.none}),
         ('rewards',), ('where', 'per_group', 'weights'), _of_rows),
     tasks.PLUG_FIELD,
     PlugField(

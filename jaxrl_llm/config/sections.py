@@ -126,6 +126,20 @@ class ActorModelOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class TeacherModelOptions:
+  """Source of a teacher, which is not trained.
+
+  Attributes:
+    hf: a model that the policy is distilled from: a folder or a name on the
+      hub, with the vocabulary of the policy.
+    preset: the same by preset; it starts as the policy would (none, and no
+      teacher.model.hf: there is no teacher).
+  """
+  hf: Path | None = None
+  preset: _Preset | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class LagOptions:
   """Time between sampling and training.
 
@@ -320,7 +334,8 @@ def _fields(section: Section) -> list[Field]:
 
 # Name of each player to the section of its model. Its other fields and its
 # digest in a checkpoint have its name: `actor.learning_rate`, `contents.actor`.
-MODELS = {options.POLICY: 'model', options.ACTOR: 'actor.model'}
+MODELS = {options.POLICY: 'model', options.ACTOR: 'actor.model',
+          options.TEACHER: 'teacher.model'}
 # Name of each player but the policy to the fields of which one adds it.
 SOURCES = {name: (f'{section}.hf', f'{section}.preset')
            for name, section in MODELS.items() if name != options.POLICY}
@@ -338,6 +353,9 @@ SECTIONS = (
     Section('actor.model', ActorModelOptions),
     Section('actor', options.ActorOptions,
             choice=' or '.join(SOURCES[options.ACTOR])),
+    Section('teacher.model', TeacherModelOptions),
+    Section('teacher', options.TeacherOptions,
+            choice=' or '.join(SOURCES[options.TEACHER])),
     Section('mesh', MeshOptions, NOTHING),
     Section('sft', SFTOptions, (WEIGHTS, SFT)),
     Section('eval', EvalOptions, NOTHING),

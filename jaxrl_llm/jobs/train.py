@@ -21,7 +21,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.loop import flops, step_metrics
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.loop.state import complete, init_state, RunState
@@ -266,12 +266,14 @@ def _begin(
         f'weights of the {name}')), sft.reported(
         player, display, workdir, folder) as report:
       starts[name] = start_weights.start(
-          player, report, resumed=bool(restored), name=folder)
+          player, report, name=folder,
+          resumed=bool(restored) and name != TEACHER)
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(parts.config)),
       anchors=starts[POLICY].anchors,
-      frozen={name: start.frozen for name, start in starts.items()})
+      frozen={name: start.frozen for name, start in starts.items()},
+      teacher=starts[TEACHER].params if TEACHER in starts else None)
   if not restored:
     # The hooks of step 0 evaluate the start weights, and save them.
     state = init_state(parts, parts.programs.learner.init(

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm.learner.options import ActorChoices
 from jaxrl_llm.ops import importance, policy_losses
-from jaxrl_llm.ops.token_stats import TokenStats
+from jaxrl_llm.ops.token_stats import TokenStats, top_k_kl
 from jaxrl_llm.types import Array, LearnerBatch
 
 OWN = 'clip_low', 'clip_high', 'kl_target'  # parameters beside those of F
@@ -86,8 +86,11 @@ def weighted_sum(
          else trained(batch.actor_logprobs))
   weights = trained(weights)
   # Only the actor's side has a gradient: the policy is not drawn to it.
-  kl = trained(_top_kl(stats, cfg.distill_top_k) if (
-      cfg.distill_top_k) else stats.student.kl)
+  kl, k = stats.student.kl, cfg.distill_top_k
+  if k:
+    kl = top_k_kl(jax.lax.stop_gradient(stats.top_logprobs[..., :k]),
+                  stats.student.top_logprobs[..., :k])
+  kl = trained(kl)
   distilled = distill * jnp.sum(weights * kl)
   total = distilled
   sums = dict(actor_kl=kl)
@@ -110,21 +113,6 @@ def weighted_sum(
   if cfg.ppo:
     sums['actor_policy_loss'] = learned
   return total, jax.lax.stop_gradient(sums)
-
-
-def _top_kl(stats: TokenStats, k: int) -> Array:
-  """Computes the KL of the likeliest k tokens, and of the rest as one token.
-
-  It is at most the KL over all tokens, and never negative.
-  """
-  logp = jax.lax.stop_gradient(stats.top_logprobs[..., :k])
-  logq = stats.student.top_logprobs[..., :k]
-  p, q = (1.0 - jnp.sum(jnp.exp(x), axis=-1) for x in (logp, logq))
-  # Rounding may leave less than nothing of the rest.
-  tiny = jnp.finfo(jnp.float32).eps
-  p, q = jnp.maximum(p, tiny), jnp.maximum(q, tiny)
-  return jnp.sum(jnp.exp(logp) * (logp - logq), axis=-1) + p * (
-      jnp.log(p) - jnp.log(q))
 
 
 def controlled(

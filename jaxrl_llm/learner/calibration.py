@@ -83,8 +83,8 @@ def calibration(
     batch, _, noise = rows
     lam = loss.rejection['lam']
     now = forward.stats(
-        params, frozen, batch, at, loss.temperature, setting, entropy=False,
-        lam=lam)
+        params, frozen, batch, at, forward.Numbers(loss.temperature, lam),
+        setting, entropy=False)
     z, z_topk = normalizers(batch, now, lam, cfg)
     return (counts(now.logprobs, batch, noise, z=z, z_topk=z_topk), ()), ()
 

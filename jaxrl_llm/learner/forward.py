@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_llm.learner import packing, views
-from jaxrl_llm.learner.options import ACTOR, POLICY, writer
+from jaxrl_llm.learner.options import ACTOR, POLICY, TEACHER, writer
 from jaxrl_llm.learner.packing import MicrobatchTokens
 from jaxrl_llm.models import experts, transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -96,6 +96,19 @@ class Setting(NamedTuple):
     return self.nets[self.writer if name == BEHAVIOUR else name]
 
 
+class Numbers(NamedTuple):
+  """Numbers of the distributions.
+
+  Attributes:
+    temperature: [] of the sampling, where the batch has none.
+    lam: [] threshold of a normaliser, or None.
+    cool: [] temperature of the KL to a teacher; None for that of the tokens.
+  """
+  temperature: Array
+  lam: Optional[Array] = None
+  cool: Optional[Array] = None
+
+
 class Targets(NamedTuple):
   """Facts about the next token of each column of lists.
 
@@ -113,24 +126,23 @@ class Targets(NamedTuple):
 
 def stats(
     params: dict[str, Any], frozen: Any, batch: LearnerBatch,
-    at: MicrobatchTokens, temperature: Array, setting: Setting, *,
-    entropy: bool = True, lam: Optional[Array] = None) -> TokenStats:
+    at: MicrobatchTokens, numbers: Numbers, setting: Setting, *,
+    entropy: bool = True) -> TokenStats:
   """Computes statistics of the responses of a microbatch.
 
   Args:
-    params: name of each player in the pass to its trained parameters. With an
-      actor, `student` has its statistics. With BEHAVIOUR, `overlap` is computed
-      between it and the policy at the threshold `lam`. Without, an exact
-      normaliser is computed with the actor in training, which is the same in
-      the first update.
+    params: name of each player in the pass to its parameters. With a teacher,
+      `teacher` compares the policy with it. With an actor, `student` has its
+      statistics. With BEHAVIOUR, `overlap` is computed between it and the
+      policy. Without, an exact normaliser is computed
+      with the actor in training, which is the same in the first update.
     frozen: parameters of the policy that are not trained, or None.
     batch: B rows. Experts in it are used by all models; there is no actor that
       is another model then.
     at: their tokens.
-    temperature: [] of the sampling, where the batch has none.
+    numbers: of the distributions.
     setting: of the program.
     entropy: whether it is needed.
-    lam: [] threshold of a normaliser, or None.
 
   Returns:
     TokenStats [B, T].
@@ -164,8 +176,8 @@ def stats(
     heat = ragged.tokens(batch.temperature[:, None], columns)
     heat = jnp.where(heat > 0, heat, 1.0)  # Places without a row have 0.
   found = _over_vocabulary(
-      outputs, Targets(targets, columns.response, ids, heat), at,
-      (temperature, lam), setting, entropy=entropy)
+      outputs, Targets(targets, columns.response, ids, heat), at, numbers,
+      setting, entropy=entropy)
   used = passes[POLICY][1]
   return found if used is None else found._replace(experts=experts.load(
       used, columns.sequence >= 0, policy_model.experts))
@@ -173,7 +185,7 @@ def stats(
 
 def _over_vocabulary(
     outputs: dict[str, tuple[Array, Array]], of_tokens: Targets,
-    at: MicrobatchTokens, numbers, setting: Setting, *,
+    at: MicrobatchTokens, numbers: Numbers, setting: Setting, *,
     entropy: bool) -> TokenStats:
   """Computes the TokenStats of rows from hidden states of lists.
 
@@ -181,7 +193,7 @@ def _over_vocabulary(
     outputs: name to the (hidden states, unembedding) of a model.
     of_tokens: the next tokens.
     at: tokens of the microbatch.
-    numbers: temperature, where tokens have none, and lam or None.
+    numbers: of the distributions.
     setting: of the program.
     entropy: whether it is needed.
   """
@@ -194,7 +206,7 @@ def _over_vocabulary(
         rejection and of_tokens.top_ids is not None) else 0)
     # Before its first update on them, the actor is the model that wrote the
     # rows. One pass over the vocabulary then serves both.
-    if BEHAVIOUR not in outputs and numbers[1] is not None and (
+    if BEHAVIOUR not in outputs and numbers.lam is not None and (
         rejection and rejection.z == 'exact'):
       wrote = ACTOR
 
@@ -205,12 +217,13 @@ def _over_vocabulary(
         name: Head(own(hidden), unembed, setting.net(name).model.logit_softcap)
         for name, (hidden, unembed) in outputs.items()}
     targets, needed, ids, heat = jax.tree.map(own, of_tokens)
-    temperature, lam = numbers
+    temperature, lam, cool = numbers
+    temperature = temperature if heat is None else heat
     of_columns = token_stats(
-        heads[POLICY], targets, needed=needed,
-        temperature=temperature if heat is None else heat,
+        heads[POLICY], targets, needed=needed, temperature=temperature,
         chunk=cfg.vocab_chunk, wanted=Wanted(
-            entropy, top_k, ids, heads.get(ACTOR), heads.get(wrote), lam),
+            entropy, top_k, ids, heads.get(ACTOR), heads.get(wrote), lam,
+            heads.get(TEACHER), cfg.teacher and cfg.teacher.distinct, cool),
         split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
     return jax.tree.map(
         lambda x: ragged.responses(x, lists, static), of_columns)

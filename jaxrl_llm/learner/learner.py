@@ -16,6 +16,7 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import score as score_lib
+from jaxrl_llm.learner import teacher as teacher_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.learner.forward import Net, Setting
 from jaxrl_llm.learner.optimizer import Optimizer
@@ -58,6 +59,7 @@ class LearnerConfig(LossChoices, PassOptions):
     row_facts: whether an update also returns facts about each row.
     rejection: rejects tokens that another policy wrote; None keeps all.
     actor: how an actor that is another model learns; None without one.
+    teacher: form of the KL to a teacher; None without one.
   """
   tokens: int
   max_prompt: int
@@ -67,6 +69,7 @@ class LearnerConfig(LossChoices, PassOptions):
   row_facts: bool = False
   rejection: Optional[rejection_lib.Rejection] = None
   actor: Optional[actor_lib.Training] = None
+  teacher: Optional[teacher_lib.Distillation] = None
 
 
 class LearnerPrograms(NamedTuple):
@@ -86,10 +89,11 @@ class LearnerPrograms(NamedTuple):
     score: (params, batch, plan, loss, frozen=None) -> score.Scores of the
       response tokens. `params` are name of a player to its parameters, of the
       policy or of all. `loss` is LossParams.
-    update: (state, batch, plan, loss, frozen=None, behaviour_params=None) ->
+    update: (state, batch, plan, loss, frozen=None, others=None) ->
       (state, metrics). The plan is of the rows that have a token in the loss.
-      Takes one optimiser step; the input state is donated. `behaviour_params`
-      are the parameters that wrote the rows, where the rejection needs them.
+      Takes one optimiser step; the input state is donated. `others` are
+      parameters without a gradient, by name: forward.BEHAVIOUR, those that
+      wrote the rows, where the rejection needs them; 'teacher'.
       Metrics are [] float32; metrics['objective'] has the objective's own, if
       it returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
@@ -125,8 +129,8 @@ def make_learner(
   """Makes the programs for players and a config.
 
   Args:
-    players: 'policy' and, if it is another model, 'actor'. `cfg.actor` says how
-      an actor learns.
+    players: 'policy'; 'actor', if it is another model, which learns as
+      `cfg.actor` says; 'teacher', if there is one, which has no state.
     cfg: static settings.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.

@@ -12,6 +12,7 @@ from jaxrl_llm.models.config import Execution
 
 # Names of the models with a state. A checkpoint has them in this order.
 POLICY, ACTOR = PLAYERS = 'policy', 'actor'
+TEACHER = 'teacher'  # stays as it starts: it has no state
 
 
 def writer(players: Collection[str]) -> str:
@@ -203,6 +204,34 @@ class ActorNumbers:
   kl_target: Annotated[float | None, _POSITIVE] = None
 
 
+@dataclasses.dataclass(frozen=True)
+class TeacherChoices:
+  """Form of the KL to a teacher.
+
+  Attributes:
+    kl: KL(policy || teacher) in the loss: all (over the vocabulary), top_k (of
+      the teacher's likeliest tokens, with all others as one) or sampled (of the
+      sampled token: the gradient of all on average).
+    top_k: tokens of teacher.kl=top_k.
+  """
+  kl: Literal['all', 'top_k', 'sampled'] = 'all'
+  top_k: Annotated[int, _SOME] = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherNumbers:
+  """Numbers of the KL to a teacher, which are traced.
+
+  Attributes:
+    coef: weight of KL(policy || teacher) in the loss; with advantage=none it is
+      all of the loss.
+    temperature: divides the logits of both in this KL (none:
+      sampling.temperature).
+  """
+  coef: Annotated[float, _COUNT] = 1.0
+  temperature: Annotated[float | None, _POSITIVE] = None
+
+
 # Sections of the config.
 
 
@@ -236,6 +265,11 @@ class ActorOptions(ActorNumbers, ActorChoices):
       (none: optimizer.learning_rate).
   """
   learning_rate: Annotated[float | None, _COUNT] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherOptions(TeacherNumbers, TeacherChoices):
+  """Distillation: a teacher's opinion of the tokens that the policy wrote."""
 
 
 @dataclasses.dataclass(frozen=True)

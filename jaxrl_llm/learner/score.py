@@ -36,8 +36,8 @@ def score(params, batch, plan, loss, frozen=None, *, setting) -> Scores:
     batch, = rows
     params, frozen, temperature, lam = given
     now = forward.stats(
-        params, frozen, batch, at, temperature, setting, entropy=False,
-        lam=lam)
+        params, frozen, batch, at, forward.Numbers(temperature, lam), setting,
+        entropy=False)
     z = None
     if lam is not None:
       exact, topk = calibration.normalizers(batch, now, lam, rejection)

@@ -28,6 +28,7 @@ Metrics:
   update/behaviour_gap_max [nats]: the largest such difference
   update/importance [weight]: of a token, for the policy that wrote it
   update/importance_capped [share]: tokens whose weight is at its cap, or 0
+  update/teacher_kl [nats per token]: KL(policy || teacher), see teacher.kl
   update/kl_anchor [nats per token]: KL to the policy that RL started from, with
     loss.kl_coef
   update/grad_norm [norm]: of the gradient, before it is clipped
@@ -51,10 +52,18 @@ from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import calibration as calibration_lib
 from jaxrl_llm.learner import forward, packing
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import teacher as teacher_lib
 from jaxrl_llm.learner.forward import BEHAVIOUR
-from jaxrl_llm.learner.options import ACTOR, LossChoices, LossWeights, POLICY
+from jaxrl_llm.learner.options import (
+  ACTOR,
+  LossChoices,
+  LossWeights,
+  POLICY,
+  TEACHER,
+)
 from jaxrl_llm.models import experts
 from jaxrl_llm.ops import importance, kl, obrs, policy_losses
+from jaxrl_llm.ops.token_stats import TeacherStats
 from jaxrl_llm.types import Array, LearnerBatch
 
 # Sums over the tokens that stay sums; of all others the mean is reported.
@@ -101,6 +110,7 @@ class LossParams(LossWeights):
     term: name to [], hyperparameters of the further term.
     rejection: name to [], lam, c1 and c2; empty without rejection.
     actor: numbers of `actor.weighted_sum`; empty if the actor is the policy.
+    teacher: coef and perhaps temperature; empty without a teacher.
   """
   temperature: Array
   budget: Array
@@ -109,20 +119,20 @@ class LossParams(LossWeights):
   term: dict[str, Array] = struct.field(default_factory=dict)
   rejection: dict[str, Array] = struct.field(default_factory=dict)
   actor: dict[str, Array] = struct.field(default_factory=dict)
+  teacher: dict[str, Array] = struct.field(default_factory=dict)
 
 
 class Constants(NamedTuple):
   """Arguments of the loss that have no gradient, the same in all microbatches.
 
   Attributes:
-    behaviour: BEHAVIOUR to the parameters that wrote the rows, if the rejection
-      needs them.
+    others: `LearnerPrograms.update`'s.
     frozen: parameters of the policy that are not trained, or None.
     loss: LossParams.
     calibration: of the rejection, or None.
     distill: [] lambda_distill, or None.
   """
-  behaviour: dict[str, Any]
+  others: dict[str, Any]
   frozen: Any
   loss: LossParams
   calibration: Optional[rejection_lib.Calibration]
@@ -130,12 +140,11 @@ class Constants(NamedTuple):
 
 
 def update(
-    state, batch, plan, loss, frozen=None, behaviour_params=None, *, setting):
+    state, batch, plan, loss, frozen=None, others=None, *, setting):
   """Computes `LearnerPrograms.update`.
 
   Args:
-    state, batch, plan, loss, frozen, behaviour_params: those of
-      `LearnerPrograms.update`.
+    state, batch, plan, loss, frozen, others: those of `LearnerPrograms.update`.
     setting: forward.Setting.
   """
   cfg, learning = setting.cfg, setting.optimizers
@@ -160,14 +169,15 @@ def update(
   params = {name: state[name].params for name in learning}
   if cfg.rejection and cfg.rejection.needs_actor and (
       setting.writer not in learning):
-    behaviour_params = writer.params
-  behaviour = {} if behaviour_params is None else {BEHAVIOUR: behaviour_params}
+    others = {**(others or {}), BEHAVIOUR: writer.params}
+  others = others or {}
   fold = functools.partial(
       packing.fold, plan=plan, mesh=setting.mesh,
       rows=packing.arrange(rows, plan, setting.mesh))
   calibration, own = calibration_lib.calibration(
-      policy.calibration, {**params, **behaviour}, frozen, rows, fold, loss,
-      setting)
+      policy.calibration, params | {
+          name: tree for name, tree in others.items() if name != TEACHER},
+      frozen, rows, fold, loss, setting)
   gradient = jax.grad(functools.partial(_loss, setting=setting), has_aux=True)
 
   def of_microbatch(rows, at, given):
@@ -180,7 +190,7 @@ def update(
     return ((grads, sums), maxima), facts
 
   ((grads, sums), maxima), facts = fold(of_microbatch, given=(params, Constants(
-      behaviour, frozen, loss, calibration, writer.distill)))
+      others, frozen, loss, calibration, writer.distill)))
 
   # ---- METRICS: means over the batch, and the next calibration ----
   metrics, calibration = _means(sums, calibration, own, setting)
@@ -249,8 +259,8 @@ def _loss(params, given, rows, at, *, setting):
   batch, weights, noise = rows
   lam = loss.rejection.get('lam')
   now = forward.stats(
-      {**params, **given.behaviour}, given.frozen, batch, at, loss.temperature,
-      setting, lam=lam)
+      {**params, **given.others}, given.frozen, batch, at, forward.Numbers(
+          loss.temperature, lam, loss.teacher.get('temperature')), setting)
   rejection = None
   if cfg.rejection:
     rejection = rejection_lib.Context(
@@ -258,7 +268,7 @@ def _loss(params, given, rows, at, *, setting):
         *calibration_lib.normalizers(batch, now, lam, cfg.rejection))
   total, (sums, maxima, facts) = weighted_sum(
       now.logprobs, now.entropy, batch, weights, loss, cfg=cfg,
-      rejection=rejection)
+      rejection=rejection, teacher=now.teacher)
   if now.student is not None:
     # The gradient of each model is of its own loss alone.
     of_actor, more = actor_lib.weighted_sum(
@@ -331,15 +341,15 @@ def weighted_sum(
     new: Array, entropy: Array, batch: LearnerBatch, weights: Array,
     loss: LossParams, *, cfg: LossChoices,
     rejection: Optional[rejection_lib.Context] = None,
-) -> tuple[Array, Any]:
+    teacher: Optional[TeacherStats] = None) -> tuple[Array, Any]:
   """Computes a microbatch's part of the policy's loss, and its metrics.
 
   With the tokens' weights w and the importance weights F, the loss is
 
-    sum_t w_t (F_t L_t - entropy_bonus H_t + kl_coef KL_t + X_t)
+    sum_t w_t (F_t (L_t + D_t) - entropy_bonus H_t + kl_coef KL_t + X_t)
 
-  Under rejection, F_t is the factor of `rejection.factors`. X is the further
-  term `loss.term`.
+  Under rejection, F_t is the factor of `rejection.factors`. D is the KL to the
+  teacher, from `teacher.loss`. X is the further term `loss.term`.
 
   Args:
     new: [B, T] log-probs under the trained policy, with gradient.
@@ -350,6 +360,7 @@ def weighted_sum(
     loss: hyperparameters.
     cfg: static choices.
     rejection: of tokens that another policy wrote; None keeps all.
+    teacher: of the policy with a teacher; None without one.
 
   Returns:
     The loss [], and (sums, maxima, rows) without gradient: dictionaries of []
@@ -376,6 +387,10 @@ def weighted_sum(
   # The bonus is subtracted here: as a negative term of its own it would round
   # otherwise.
   terms = dict(policy=weighted - loss.entropy_bonus * entropy)
+  if teacher is not None:
+    kl_teacher, sums['teacher_kl'] = teacher_lib.loss(
+        *map(trained, (new, old)), jax.tree.map(trained, teacher))
+    terms['teacher'] = loss.teacher['coef'] * weight * kl_teacher
   if batch.anchor_logprobs is not None:
     sums['kl_anchor'] = kl.KL_ESTIMATORS[cfg.kl_estimator](
         new, trained(batch.anchor_logprobs))

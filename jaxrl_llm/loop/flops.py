@@ -24,31 +24,28 @@ _CREDIBLE = 0.95  # share of the rate above which it was measured too low
 
 
 def of_step(
-    cfg: ModelConfig, call: SampleCall, response: np.ndarray,
+    writer: ModelConfig, call: SampleCall, response: np.ndarray,
     rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
-    frozen: bool, actor: ModelConfig | None = None,
-    actor_learns: bool = True) -> dict[str, float]:
+    passes: Sequence[tuple[ModelConfig, int]]) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
-    cfg: the model.
+    writer: the model that samples.
     call: R requests, and their prompts.
     response: [R] tokens of the responses.
     rounds: for each round, prompt and response tokens [K] of its rows.
     epochs: number of passes over the rows of a round.
-    frozen: whether the model's own weights have no gradient, as with LoRA.
-    actor: the model that samples, if it is another.
-    actor_learns: whether it is trained too.
+    passes: models in an update, and the passes of each: 1 forward, and 2
+      backward if it is trained; 1 where its own weights have no gradient, as
+      with LoRA.
   """
   length = call.prompts.length
-  updates = [(cfg, frozen), *(
-      [(actor, False)] if actor and actor_learns else [])]
   return dict(
       sample=flops.sample(
-          actor or cfg, length, length[call.requests.prompt], response),
+          writer, length, length[call.requests.prompt], response),
       update=sum(
-          epochs * flops.update(model, *rows, frozen=frozen) for rows in rounds
-          for model, frozen in updates))
+          epochs * count / 3 * flops.update(model, *rows) for rows in rounds
+          for model, count in passes))
 
 
 class Rate:

@@ -157,8 +157,10 @@ class Fixed(NamedTuple):
     anchors: column of each frozen player's log-probs to its parameters.
     frozen: name of each player to its parameters that are not trained, or
       None.
+    teacher: parameters of the teacher, or None.
   """
   sampling: Any
   loss: Any
   anchors: dict[str, Any]
   frozen: dict[str, Any]
+  teacher: Any = None

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.base import phases, schedules
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.forward import BEHAVIOUR
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.learner.update import TrainState
 from jaxrl_llm.loop import carry, lag, rollout, step_metrics, turns
 from jaxrl_llm.loop import due as due_lib
@@ -311,10 +312,10 @@ def run_rounds(
   """
   (table, tokens), settings = buffer, parts.stages.settings
   metrics, picked = [], []
-  behaviour_params = None
+  others = {} if fixed.teacher is None else {TEACHER: fixed.teacher}
   if parts.stages.needs.behaviour_params and batches_of_step:
     # Updates overwrite the parameters that wrote the rows.
-    behaviour_params = jax.tree.map(
+    others[BEHAVIOUR] = jax.tree.map(
         jnp.copy, learners[parts.programs.rollout_sampler.player].params)
   for number, rows in enumerate(batches_of_step, counts.rounds):
     made = table.round.copy()
@@ -332,7 +333,7 @@ def run_rounds(
         real, updates - table.policy_step[real], number - table.round[real],
         table.usage[real]))
     learners, table, of_round = _update(
-        parts, fixed, learners, table, tokens, rows, behaviour_params,
+        parts, fixed, learners, table, tokens, rows, others or None,
         counts._replace(rounds=number))
     metrics += of_round
   return RoundsOutcome(learners, selection, table, metrics, picked)
@@ -340,7 +341,7 @@ def run_rounds(
 
 def _update(
     parts: Parts, fixed: Fixed, learners: Any, table: Table,
-    tokens: RolloutTokens, rows: np.ndarray, behaviour_params: Any,
+    tokens: RolloutTokens, rows: np.ndarray, others: Any,
     counts: RunCounts) -> tuple[Any, Table, list[dict[str, np.ndarray]]]:
   """Takes the optimiser steps of the round `counts.rounds` on its rows.
 
@@ -368,7 +369,7 @@ def _update(
     learners, result = parts.programs.learner.update(
         learners, processes.shard_rows(batch, len(part)),
         rows_lib.plan(parts, table, part, trained), fixed.loss,
-        fixed.frozen[POLICY], behaviour_params)
+        fixed.frozen[POLICY], others)
     result = jax.device_get(result)
     for name, values in result.pop('rows', {}).items():
       facts[name][part[trained]] = values[trained]

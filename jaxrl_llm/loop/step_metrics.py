@@ -46,7 +46,7 @@ import numpy as np
 
 from jaxrl_llm.base import plain, schedules
 from jaxrl_llm.base.tokenizer import characters
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.loop import flops, rollout
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.loop.rollout import Judged
@@ -114,17 +114,19 @@ def report(
                     trained, parts)
   shown = [{**record, 'prompt': problem.shown} for record, problem in zip(
       written[:len(first)], wave.responses.call.problem())]
-  writer = parts.programs.rollout_sampler.player
+  writer, players = (
+      parts.programs.rollout_sampler.player, parts.programs.players)
+  passes = {writer: 3 * settings.actor_learns, TEACHER: 1,
+            POLICY: 2 if frozen else 3}
   return Report(
       row, written[len(first):], shown, int(table.generated.sum()),
       flops.of_step(
-          parts.programs.model, wave.responses.call, wave.judged.length,
+          players[writer].model, wave.responses.call, wave.judged.length,
           [(trained.prompt_length[rows], trained.length[rows])
            for rows, *_ in picked],
-          epochs=settings.epochs, frozen=frozen,
-          actor=None if writer == POLICY else (
-              parts.programs.players[writer].model),
-          actor_learns=settings.actor_learns))
+          epochs=settings.epochs, passes=[
+              (player.model, passes[name])
+              for name, player in players.items()]))
 
 
 def of_rollouts(

@@ -143,7 +143,8 @@ def _rewards(rows: Sequence[Row]) -> Mean | None:
 def _no_signal(health: Health) -> str:
   share, reward = (_mean(health, f'reward/{name}') for name in (
       'no_signal', 'mean'))
-  if not share > 0.97 or math.isnan(reward):
+  if not share > 0.97 or math.isnan(reward) or not math.isnan(
+      _mean(health, 'update/teacher_kl')):  # which does not need rewards
     return ''
   if reward > 0.9 and (
       min(_last(health.recent, 'reward/no_signal', 2 * _FEW), default=0) < 1):

@@ -55,6 +55,19 @@ def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
   return valid_rewards(rewards, where)[0]
 
 
+def none(rewards: Array, *, where: Optional[Array] = None) -> Array:
+  """Learns nothing from rewards: A_i = 0, as for distillation alone.
+
+  Args:
+    rewards: [..., N].
+    where: [..., N] bool, valid samples; None for all.
+
+  Returns:
+    [..., N] zeros.
+  """
+  return jnp.zeros_like(valid_rewards(rewards, where)[0])
+
+
 def rloo(rewards: Array, *, where: Optional[Array] = None) -> Array:
   """Computes RLOO advantages, with a leave-one-out baseline.
 

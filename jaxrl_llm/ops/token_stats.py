@@ -52,6 +52,10 @@ class Wanted(NamedTuple):
     other: the actor, for `TokenStats.overlap`; it gets no gradient. It may be
       `student` itself.
     lam: threshold of `overlap`.
+    teacher: a model that gets no gradient, for `TokenStats.teacher`.
+    teacher_top_k: its likeliest tokens that the KL tells apart; 0 for all, None
+      for no KL.
+    cool: temperature of both for the teacher; None for that of the tokens.
   """
   entropy: bool = True
   top_k: int = 0
@@ -59,6 +63,9 @@ class Wanted(NamedTuple):
   student: Optional[Head] = None
   other: Optional[Head] = None
   lam: Scalar = 1.0
+  teacher: Optional[Head] = None
+  teacher_top_k: Optional[int] = 0
+  cool: Optional[Scalar] = None
 
 
 ENTROPY = Wanted()
@@ -94,6 +101,18 @@ class StudentStats(NamedTuple):
   top_logprobs: Optional[Array] = None
 
 
+class TeacherStats(NamedTuple):
+  """Statistics of a teacher q, with gradients to p alone.
+
+  Attributes:
+    kl: [...] float32, KL(p || q) in nats, over the vocabulary, or over q's
+      likeliest tokens with all others as one; None if not requested.
+    gap: [...] float32, log p - log q of the target, without gradient.
+  """
+  kl: Optional[Array]
+  gap: Array
+
+
 class TokenStats(NamedTuple):
   """Statistics of softmax(logits / temperature) at each position.
 
@@ -107,6 +126,7 @@ class TokenStats(NamedTuple):
       distribution q, the rate of acceptance of `obrs.normalizer`; None without
       another model.
     student: of a second model; None without one.
+    teacher: of a teacher; None without one.
     experts: [layers, E] float32, tokens of each expert in layers with experts;
       None without such layers, and from `token_stats`.
   """
@@ -117,6 +137,7 @@ class TokenStats(NamedTuple):
   id_logprobs: Optional[Array] = None
   overlap: Optional[Array] = None
   student: Optional[StudentStats] = None
+  teacher: Optional[TeacherStats] = None
   experts: Optional[Array] = None
 
 
@@ -253,17 +274,49 @@ def _student(p, q, targets, top_ids, split):
   return StudentStats(q.at(targets, split), _sum(kl, split), top)
 
 
-def _reduce(logits, student, other, targets, wanted, split):
+def top_k_kl(logp: Array, logq: Array) -> Array:
+  """Computes KL(p || q) of K tokens and of all others as one token.
+
+  It is at most the KL over all tokens, and never negative.
+
+  Args:
+    logp, logq: [..., K] log-probs of the same tokens.
+  """
+  p, q = (1.0 - jnp.sum(jnp.exp(x), axis=-1) for x in (logp, logq))
+  # Rounding may leave less than nothing of the rest.
+  tiny = jnp.finfo(jnp.float32).eps
+  p, q = jnp.maximum(p, tiny), jnp.maximum(q, tiny)
+  return jnp.sum(jnp.exp(logp) * (logp - logq), axis=-1) + p * (
+      jnp.log(p) - jnp.log(q))
+
+
+def _teacher(p, q, targets, top_k, split):
+  """Computes TeacherStats; q has no gradient."""
+  gap = jax.lax.stop_gradient(p.at(targets, split)) - q.at(targets, split)
+  kl = None
+  if top_k:
+    top, ids = _top(q.logits, top_k, split)
+    kl = top_k_kl(
+        p.at_ids(_gathered(ids, split), split), top - q.log_total[:, None])
+  elif top_k is not None:
+    logp = p.log(split)
+    kl = _sum(jnp.sum(
+        jnp.exp(logp) * (logp - q.log(split)), axis=-1), split)
+  return TeacherStats(kl, gap)
+
+
+def _reduce(logits, others, targets, wanted, warmer, split):
   """Computes TokenStats of a chunk.
 
   Args:
     logits: [C, V] of all peers' tokens and this device's part of V.
-    student: the same of a second model, or None.
-    other: the same of the actor, or None.
+    others: the same of `wanted.student`, `other` and `teacher`, or None.
     targets: [C].
     wanted: statistics to compute, with `ids` [C, M] or None.
+    warmer: temperature over `wanted.cool`, or None.
     split: of V and the tokens.
   """
+  student, other, teacher = others
   p = _Dist.of(logits, split)
   stats = TokenStats(p.at(targets, split))
   if wanted.entropy:
@@ -285,6 +338,12 @@ def _reduce(logits, student, other, targets, wanted, split):
     both = jax.lax.stop_gradient((p.log(split), q.log(split)))
     stats = stats._replace(
         overlap=_sum(obrs.normalizer(*both, lam=wanted.lam), split))
+  if teacher is not None:
+    teacher = jax.lax.stop_gradient(teacher)
+    if warmer is not None:
+      p, teacher = _Dist.of(logits * warmer, split), teacher * warmer
+    stats = stats._replace(teacher=_teacher(
+        p, _Dist.of(teacher, split), targets, wanted.teacher_top_k, split))
   return stats
 
 
@@ -352,9 +411,9 @@ def token_stats(
     split: of V and the tokens over a mesh.
 
   Returns:
-    TokenStats. `logprobs`, `entropy`, `top_logprobs` and `id_logprobs` have
-    gradients with respect to the head, `student` has gradients with respect to
-    its own.
+    TokenStats. `logprobs`, `entropy`, `top_logprobs`, `id_logprobs` and
+    `teacher.kl` have gradients with respect to the head, `student` has
+    gradients with respect to its own.
   """
   leading, count = targets.shape, math.prod(targets.shape)
   # One model may stand for both; its logits are then computed once.
@@ -366,7 +425,7 @@ def token_stats(
     chex.assert_shape(model.hidden, (*leading, model.unembed.shape[1]))
     return model._replace(hidden=model.hidden.reshape(count, -1))
 
-  head, student = flat(head), flat(wanted.student)
+  head, student, teacher = map(flat, (head, wanted.student, wanted.teacher))
   other = flat(None if same else wanted.other)
   ids = wanted.ids
   if ids is not None:
@@ -376,20 +435,20 @@ def token_stats(
     other = other._replace(
         hidden=jax.lax.stop_gradient(other.hidden),
         unembed=jax.lax.stop_gradient(other.unembed))
-  models = head, student, other
+  models = head, student, other, teacher
   each = jnp.ndim(temperature) > 0
 
   def stats(tokens):
     hidden, targets, ids, heat = jax.tree.map(
         lambda x: _gathered(x, split), tokens)
-    logits, of_student, of_other = (
-        x if x is None else _tempered(
-            x, model.unembed, model.softcap,
-            heat[:, None] if each else temperature)
+    heat = heat[:, None] if each else temperature
+    logits, of_student, of_other, of_teacher = (
+        x if x is None else _tempered(x, model.unembed, model.softcap, heat)
         for x, model in zip(hidden, models))
     return _reduce(
-        logits, of_student, of_student if same else of_other, targets,
-        wanted._replace(ids=ids), split)
+        logits, (of_student, of_student if same else of_other, of_teacher),
+        targets, wanted._replace(ids=ids),
+        None if wanted.cool is None else heat / wanted.cool, split)
 
   out = chunks.over_chunks(
       stats, (tuple(x and x.hidden for x in models), targets.reshape(count),

@@ -11,7 +11,8 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import packing
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.forward import BEHAVIOUR
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.learner.update import LossParams
 from jaxrl_llm.loop import scores
 from jaxrl_llm.prepare import choices, methods, programs, sft_data
@@ -33,7 +34,7 @@ class Arguments(NamedTuple):
     plan: `packing.Plan` of full rows of one optimiser step.
     scored: rows of a step for `score`.
     scored_plan: of these.
-    behaviour_params: parameters that wrote the rows, or None.
+    others: parameters without a gradient, by name, or None.
     loss: hyperparameters of the loss.
   """
   state: Any
@@ -45,7 +46,7 @@ class Arguments(NamedTuple):
   plan: packing.Plan
   scored: LearnerBatch
   scored_plan: packing.Plan
-  behaviour_params: Any
+  others: Any
   loss: LossParams
 
 
@@ -59,6 +60,13 @@ def abstract(made: programs.Programs) -> Arguments:
     # has trained them.
     anchors['anchor_logprobs'] = {'layers': {}} if lora and not (
         config_lib.sft_of_lora(config)) else state[POLICY].params
+  others = {}
+  if made.needs.behaviour_params:
+    others[BEHAVIOUR] = state[made.rollout_sampler.player].params
+  if TEACHER in made.players:
+    others[TEACHER] = sharding.abstract_params(
+        made.players[TEACHER].policy.shapes, sharding.TRAIN_RULES,
+        made.learner_mesh)
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = methods.minibatch_rows(config), made.scored_rows
@@ -73,8 +81,7 @@ def abstract(made: programs.Programs) -> Arguments:
       plan=on_devices(made, full_plan(made, updated)),
       scored=_batch(made, scored, made.needs.scored),
       scored_plan=on_devices(made, full_plan(made, scored)),
-      behaviour_params=state[made.rollout_sampler.player].params
-      if made.needs.behaviour_params else None,
+      others=others or None,
       loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
 
 
@@ -188,5 +195,5 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
     phases['score'] = lambda: learner.score.lower(
         [*calls.values()][0], x.scored, x.scored_plan, x.loss, x.frozen)
   phases['update'] = lambda: learner.update.lower(
-      x.state, x.batch, x.plan, x.loss, x.frozen, x.behaviour_params)
+      x.state, x.batch, x.plan, x.loss, x.frozen, x.others)
   return phases

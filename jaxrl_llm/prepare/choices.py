@@ -17,6 +17,7 @@ from jaxrl_llm.learner.options import (
   LossWeights,
   OverlongOptions,
   RejectionBounds,
+  TeacherNumbers,
 )
 from jaxrl_llm.prepare import methods
 
@@ -43,7 +44,8 @@ def learner_config(
       importance=methods.traced(config, 'loss.importance')[0],
       term=methods.traced(config, 'loss.term')[0],
       rejection=methods.rejection(config),
-      actor=methods.actor(config)) | changes)
+      actor=methods.actor(config),
+      teacher=methods.teacher(config)) | changes)
 
 
 def loss_params(config: ConfigDict) -> update_lib.LossParams:
@@ -59,14 +61,17 @@ def loss_params(config: ConfigDict) -> update_lib.LossParams:
       objective=methods.traced(config, 'loss.objective')[1],
       importance=methods.traced(config, 'loss.importance')[1],
       term=methods.traced(config, 'loss.term')[1],
-      rejection=numbers, actor=of_actor)
+      rejection=numbers, actor=of_actor, teacher={} if (
+          methods.teacher(config) is None) else _numbers(
+              TeacherNumbers, config.teacher))
 
 
 def supervised_params(config: ConfigDict) -> update_lib.LossParams:
   """Returns the numbers of the loss of the objective 'likelihood'."""
   return loss_params(config).replace(
       temperature=np.float32(1.0), entropy_bonus=np.float32(0.0),
-      objective={}, importance={}, term={}, rejection={}, actor={})
+      objective={}, importance={}, term={}, rejection={}, actor={},
+      teacher={})
 
 
 def adapters(config: ConfigDict) -> Optional[policy_lib.Adapters]:

@@ -101,7 +101,7 @@ def needed(made: Programs) -> int:
       made, learner.plans(methods.minibatch_rows(made.config))[-1])
   try:
     program = learner.update.lower(
-        x.state, x.batch, plan, x.loss, x.frozen, x.behaviour_params).compile()
+        x.state, x.batch, plan, x.loss, x.frozen, x.others).compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

@@ -15,7 +15,8 @@ from jaxrl_llm.base import schedules
 from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
-from jaxrl_llm.learner.options import ACTOR, POLICY
+from jaxrl_llm.learner import teacher as teacher_lib
+from jaxrl_llm.learner.options import ACTOR, POLICY, TEACHER
 from jaxrl_llm.models import experts
 from jaxrl_llm.types import Carry, Settings
 
@@ -86,7 +87,8 @@ def gradient_at_zero(config: ConfigDict) -> str:
       ('off_policy', config.off_policy != 'none'),
       ('selection', config.selection == 'cbs' or not packaged(
           'selection', config.selection)),
-      ('actor', actor(config) is not None)) if matters), '')
+      ('actor', actor(config) is not None),
+      ('teacher', teacher(config) is not None)) if matters), '')
 
 
 def has_turns(config: ConfigDict) -> bool:
@@ -102,6 +104,13 @@ def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
       actor_lib.Training, config.actor,
       controlled=config.actor.kl_target is not None,
       importance=actor_importance(config)[0])
+
+
+def teacher(config: ConfigDict) -> Optional[teacher_lib.Distillation]:
+  """Returns the form of the KL to a teacher; None without one."""
+  if TEACHER not in config_lib.players(config_lib.flatten(config)):
+    return None
+  return config_lib.as_section(teacher_lib.Distillation, config.teacher)
 
 
 def learns(config: ConfigDict, player: str) -> bool:

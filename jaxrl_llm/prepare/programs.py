@@ -319,7 +319,7 @@ def sft_learner(
       choices.learner_config(
           config, samples=1, objective='likelihood', aggregation='token_mean',
           importance='none', term='none', rejection=None, actor=None,
-          whole=True, max_prompt=limits.max_prompt,
+          teacher=None, whole=True, max_prompt=limits.max_prompt,
           max_response=limits.max_response), mesh=made.learner_mesh)
 
 

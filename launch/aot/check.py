@@ -489,10 +489,10 @@ def _model_flops(made: programs.Programs, name: str) -> float:
   for of, player in made.players.items():
     runs = dict(
         score=_runs(made, 'score') if of == 'policy' else (
-            'old_logprobs' in made.needs.columns),
+            'old_logprobs' in made.needs.columns and of != 'teacher'),
         # A backward pass is two, or one with LoRA.
-        update=config.learner.epochs * (
-            2 if of == 'policy' and config.lora.rank else 3))
+        update=config.learner.epochs * (1 if of == 'teacher' else (
+            2 if of == 'policy' and config.lora.rank else 3)))
     total += runs.get(name, 0) * forward(
         player, -(-rows // config.samples_per_prompt))
   return total

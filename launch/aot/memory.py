@@ -18,7 +18,7 @@ _ARGUMENTS = {
     'reshard': ('parameters', 'actor'),
     'sample': ('sampling weights', 'frozen'),
     'score': ('parameters', 'frozen', 'actor'),
-    'update': ('parameters', 'optimiser', 'frozen', 'actor'),
+    'update': ('parameters', 'optimiser', 'frozen', 'actor', 'teacher'),
     'sft': ('parameters', 'optimiser', 'frozen')}
 
 
@@ -33,7 +33,8 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
   policy, actor = x.state['policy'], x.state.get('actor')
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
-      'frozen': size(x.frozen), 'anchor': size(x.anchors), 'actor': size(actor)}
+      'frozen': size(x.frozen), 'anchor': size(x.anchors), 'actor': size(actor),
+      'teacher': size((x.others or {}).get('teacher'))}
   if name in ('reshard', 'sample'):
     parts['sampling weights'] = _made_anew(made, x)
   return parts
@@ -111,7 +112,8 @@ def parts(made: programs.Programs, name: str, program: Any,
   elif name == 'score':
     found['buffers'] = left + size((x.scored, x.scored_plan))
   elif name in ('update', 'sft'):
-    found['buffers'] = left + given - size(x.state) - size(x.frozen)
+    found['buffers'] = left + given - size(x.state) - size(x.frozen) - (
+        found['teacher'] if name == 'update' else 0)
   found['activations'] = temporary
   found['program'] = code
   return {part: int(n) for part, n in found.items() if n}

@@ -17,6 +17,7 @@ _KNOBS = {
     'optimiser': 'raise mesh.fsdp',
     'anchor': 'raise mesh.fsdp',
     'frozen': 'raise mesh.tensor',
+    'teacher': 'raise mesh.fsdp',
     'sampling weights': 'raise mesh.tensor',
     'prefix cache': 'lower sampling.prefill_prompts',
     'decode cache': 'lower sampling.slots',

@@ -47,6 +47,7 @@ def test_every_field_has_a_meaning_of_one_line_and_a_valid_default():
 REGISTRIES = {
     'model.preset': PRESETS,
     'actor.model.preset': PRESETS,
+    'teacher.model.preset': PRESETS,
     'pkpo.transform': pkpo.TRANSFORMS,
     'loss.aggregation': policy_losses.AGGREGATIONS,
     'loss.kl_estimator': kl.KL_ESTIMATORS,
@@ -62,11 +63,13 @@ UNREGISTERED = (
     'overlong.mode', 'optimizer.schedule', 'loss.behaviour', 'off_policy',
     'speed.rule', 'cbs.scope', 'largest_advantage.scope', 'task.take',
     'task.markup', 'sft.turns', 'sft.too_long', 'sft.schedule',
+    'teacher.kl',
     'jackpot.mask', 'jackpot.z', 'jackpot.alpha', 'jackpot.denominator')
 # Choices with which all fields of the table appear, in turn.
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
-     'off_policy': 'jackpot', 'actor.model.preset': 'tiny'},
+     'off_policy': 'jackpot', 'actor.model.preset': 'tiny',
+     'teacher.model.preset': 'tiny'},
     {'task.name': 'math', 'loss.importance': 'icepop',
      'selection': 'largest_advantage'})
 
@@ -97,11 +100,12 @@ def test_every_choice_is_explained_and_accepted(name):
     with_it = {
         'penalty': {'overlong.window': 3}, 'cudnn': {'model.dtype': 'bfloat16'},
         }
-    if name == 'actor.model.preset':
-      with_it[choice] = {'actor.model.vocab_size': 24}
+    if name in ('actor.model.preset', 'teacher.model.preset'):
+      with_it[choice] = {name.replace('preset', 'vocab_size'): 24}
     for section, field in (
         ('jackpot.', {'off_policy': 'jackpot'}), ('cbs.', {'selection': 'cbs'}),
         ('largest_advantage.', {'selection': 'largest_advantage'}),
+        ('teacher.kl', {'teacher.model.preset': 'tiny'}),
         ('speed.', {'curriculum': 'speed'}), ('pkpo.', {'advantage': 'pkpo'}),
         ('task.', {'task.name': 'math', 'model.preset': 'qwen3-1.7b'})):
       if name.startswith(section):

@@ -139,9 +139,9 @@ def _score(params, batch):
   return Scores(_logprobs(params['policy'], batch))
 
 
-def update(state, batch, plan, loss, frozen=None, behaviour_params=None):
+def update(state, batch, plan, loss, frozen=None, others=None):
   """Stands for `LearnerPrograms.update`: parameters move by the rows' facts."""
-  del plan, loss, frozen, behaviour_params
+  del plan, loss, frozen, others
   return _update(state, batch)
 
 

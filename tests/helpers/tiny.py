@@ -185,11 +185,12 @@ def begin(parts: build.Parts):
           describe.of_player(parts, name), lambda *_: None, resumed=False)
       for name in parts.programs.players}
   state = state_lib.init_state(parts, parts.programs.learner.init(
-      {name: start.params for name, start in starts.items()}))
+      {name: starts[name].params for name in parts.programs.learner.state}))
   fixed = Fixed(
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
       starts['policy'].anchors,
-      {name: start.frozen for name, start in starts.items()})
+      {name: start.frozen for name, start in starts.items()},
+      starts['teacher'].params if 'teacher' in starts else None)
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, starts['policy'].frozen)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.launch import compile_check
-from jaxrl_llm.launch.aot import check, chips
+from jaxrl_llm.launch.aot import check, chips, memory
 from jaxrl_llm.models import flops as model_flops
 from tests.helpers import devices
 
@@ -284,3 +284,18 @@ def test_a_mesh_that_does_not_fit_the_devices():
   assert out.returncode == 2
   assert 'makes 4 devices, but there are 2' in out.stderr
   assert 'Traceback' not in out.stderr
+
+
+def test_a_teacher_has_a_forward_pass():
+  """Beside the policy's update, which is three; and its parameters stay."""
+  load = lambda **more: check.build(
+      check.load('configs/countdown.py', {**SMALL, **more}),
+      chips.topology('cpu:1'))
+  same = {f'teacher.{name}': value for name, value in SMALL.items()
+          if name.startswith('model.')}
+  plain, taught = load(), load(**{'teacher.model.preset': 'tiny', **same})
+  flops = [check._model_flops(made, 'update') for made in (plain, taught)]
+  assert flops[1] / flops[0] == pytest.approx(4 / 3)
+  held = memory.held(taught, 'sample')
+  assert held['teacher'] == held['parameters'] > 0
+  assert not memory.held(plain, 'sample')['teacher']

@@ -16,6 +16,7 @@ from jaxrl_llm.learner import rejection
 from jaxrl_llm.learner.options import OptimizerConfig
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
+from jaxrl_llm.ops import token_stats
 from jaxrl_llm.ops.token_stats import StudentStats, TokenStats
 from jaxrl_llm.prepare import choices, methods
 from tests.helpers import devices, learners, tiny
@@ -34,7 +35,7 @@ TRAINING = actor_lib.Training(distill=.7, importance='tis')
 CASES = {
     # The union of both models' likeliest tokens, and kappa of the last update.
     'topk': (dict(), dict()),
-    'exact': (dict(z='exact', mask='expected'), dict(top_k=5)),
+    'exact': (dict(z='exact', mask='expected'), dict(distill_top_k=5)),
     'behaviour': (dict(z='exact'), dict(controlled=True)),
     'p_ref': (dict(target='p_ref'), dict(ppo=False)),
     'p_ref_exact': (dict(target='p_ref', z='exact'), dict()),
@@ -226,8 +227,11 @@ def test_two_joint_updates_equal_two_separate_ones(name):
         theta, batch, choices, step, calibration, wrote, present)
     (actor_loss, parts), actor_grad = jax.device_get(_actor_twin(
         omega, theta, batch, distill, training))
+    numbers = LOSS if training.importance == 'tis' else LOSS.replace(
+        actor={name: x for name, x in LOSS.actor.items() if name != 'cap'})
     state, metrics = learners.update(
-        learner, state, given, LOSS, None, behaviour_params)
+        learner, state, given, numbers, None,
+        behaviour_params and {'behaviour': behaviour_params})
     got, metrics = jax.device_get((state, metrics))
     plain._close(metrics['loss'], loss)
     plain._close({x: metrics[x] for x in parts}, parts)
@@ -378,7 +382,8 @@ def test_the_rest_of_the_tokens_may_be_nothing():
   nothing, top = np.zeros((1, 1)), np.log(np.float32([[[.75, .25000006]]]))
   stats = TokenStats(
       nothing, top_logprobs=top, student=StudentStats(nothing, nothing, top))
-  assert abs(actor_lib._top_kl(stats, 2)) < 1e-12
+  assert abs(token_stats.top_k_kl(
+      stats.top_logprobs[..., :2], stats.student.top_logprobs[..., :2])) < 1e-12
 
 
 def _on_mesh(sizes):

@@ -91,7 +91,7 @@ def _update(learner, state, batch, choices):
   if cfg.needs_actor:
     actor = jax.device_put(_params(1))
   return jax.device_get(learners.update(
-      learner, state, given, LOSS, None, actor))
+      learner, state, given, LOSS, None, actor and {'behaviour': actor}))
 
 
 def _expected(params, step, calibration, batch, choices, aggregation):
@@ -289,7 +289,7 @@ def _on_mesh(sizes):
     batch = _batch()
     state, metrics = learners.update(
         learner, learner.init(params), put(batch), LOSS, None,
-        actor if 'z' in choices else None)
+        {'behaviour': actor} if 'z' in choices else None)
     metrics = learners.unpadded(metrics)
     results += jax.tree.leaves((state.params, state.calibration, metrics))
   return [np.asarray(x, np.float64).tolist() for x in results]

@@ -88,18 +88,21 @@ def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
   response = np.array([4, 2, 6])
   first = np.array([5, 3]), np.array([4, 6])
   second = np.array([5]), np.array([2])
-  model = PRESETS['tiny']
+  model, larger = PRESETS['tiny'], PRESETS['qwen3-1.7b']
   for epochs, frozen in ((1, False), (3, True)):
-    # The first round leaves a row out; the second comes back to it.
+    # The first round leaves a row out; the second comes back to it. A teacher
+    # has a forward pass alone, a third of an update.
     assert flops.of_step(
         model, asked, response, [first, second], epochs=epochs,
-        frozen=frozen) == dict(
-            sample=model_flops.sample(
+        passes=[(model, 2 if frozen else 3), (larger, 1)]) == pytest.approx(
+            dict(sample=model_flops.sample(
                 model, prompts.length, np.array([5, 5, 3]), response),
-            update=epochs * model_flops.update(model, *first, frozen=frozen)
-            + epochs * model_flops.update(model, *second, frozen=frozen))
+                 update=epochs * sum(
+                     model_flops.update(model, *rows, frozen=frozen)
+                     + model_flops.update(larger, *rows) / 3
+                     for rows in (first, second))))
   nothing = SampleCall([], jax.tree.map(lambda x: x[:0], prompts), Requests(
       prompt=np.zeros(0, int), sample=None, budget=None))
   assert flops.of_step(
-      model, nothing, response[:0], [], epochs=1, frozen=False) == dict(
+      model, nothing, response[:0], [], epochs=1, passes=[(model, 3)]) == dict(
           sample=0, update=0)

@@ -123,8 +123,8 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
     plans.append((prompt.tolist(), length.tolist()))
     return np.zeros(())
 
-  def update(state, batch, plan, loss, frozen, behaviour_params):
-    assert behaviour_params is None and plan.shape == ()
+  def update(state, batch, plan, loss, frozen, others):
+    assert others is None and plan.shape == ()
     batches.append(batch)
     return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
 

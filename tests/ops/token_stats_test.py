@@ -242,6 +242,57 @@ def test_a_student_has_its_own_statistics_and_gradients(chunk):
         a, b, rtol=0, atol=size * rounding(V, N, D, 6 * FUNCTION))
 
 
+@pytest.mark.parametrize('chunk, top_k, cool', [
+    (None, 0, None), (7, 3, None), (1, 0, 1.5), (5, V - 1, .6),
+    (4, None, None)])
+def test_a_teacher_pulls_the_policy_alone(chunk, top_k, cool):
+  """Its KL over all tokens, or over its likeliest and the rest as one."""
+  policy, teacher, targets, _ = _two_models()
+
+  def ours(policy, teacher):
+    stats = token_stats(
+        Head(*policy, 3.0), targets, temperature=.7, chunk=chunk,
+        wanted=Wanted(teacher=Head(*teacher, 2.0), teacher_top_k=top_k,
+                      cool=cool)).teacher
+    total = stats.gap.sum() if stats.kl is None else (
+        jnp.sum(stats.kl * jnp.arange(N)))
+    return total, stats
+
+  def dense(policy, teacher):
+    logits = [cap * jnp.tanh(h @ w.T / cap) / (cool or .7)
+              for (h, w), cap in ((policy, 3.0), (teacher, 2.0))]
+    logp, logq = map(jax.nn.log_softmax, logits)
+    logq = jax.lax.stop_gradient(logq)
+    at = lambda x: x[jnp.arange(N), targets]
+    gap = at(logp) - at(logq)
+    if top_k is None:
+      return 0.0 * gap.sum(), (None, gap)
+    if top_k:
+      order = jnp.argsort(-logq, axis=-1)
+      logp, logq = (jnp.take_along_axis(x, order, -1) for x in (logp, logq))
+      logp, logq = (jnp.concatenate([
+          x[:, :top_k], jax.nn.logsumexp(x[:, top_k:], -1, keepdims=True)], -1)
+                    for x in (logp, logq))
+    kl = jnp.sum(jnp.exp(logp) * (logp - logq), -1)
+    return jnp.sum(kl * jnp.arange(N)), (kl, gap)
+
+  grads, stats = jax.jit(jax.grad(ours, (0, 1), has_aux=True))(policy, teacher)
+  want, (kl, gap) = jax.jit(jax.grad(dense, (0, 1), has_aux=True))(
+      policy, teacher)
+  error = _bound(*policy, .6) + _bound(*teacher, .6)
+  np.testing.assert_allclose(stats.gap, gap, rtol=0, atol=error)
+  assert not any(np.any(x) for x in grads[1])
+  if top_k is None:
+    assert stats.kl is None and not any(np.any(x) for x in grads[0])
+    return
+  # A sum of probabilities times differences; what is left of 1 is rounded.
+  np.testing.assert_allclose(stats.kl, kl, rtol=0, atol=V * error)
+  assert np.all(np.asarray(kl) > 0)
+  for mine, theirs in zip(grads[0], want[0]):
+    np.testing.assert_allclose(
+        mine, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+
 def test_a_chunk_counts_the_tokens_of_all_models():
   policy, student, targets, _ = _two_models()
   student = Head(*student)
@@ -324,7 +375,8 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
       return token_stats(
           Head(hidden, unembed, 3.0), targets, temperature=0.7, chunk=chunk,
           wanted=Wanted(
-              top_k=count, ids=ids, student=second, other=second, lam=0.9),
+              top_k=count, ids=ids, student=second, other=second, lam=0.9,
+              teacher=second, teacher_top_k=5 if chunk else 0, cool=1.1),
           split=Split(tuple(axes), row_axis) if split else Split())
     if split:
       rows, columns = (
@@ -336,10 +388,11 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
     both, theirs = (jnp.stack(x, -1) for x in (
         (out.logprobs, out.entropy), (out.student.logprobs, out.student.kl)))
     return sum(jnp.sum(w * x) for w, x in zip(
-        (*weights, weights[0], weights[1]),
+        (*weights, weights[0], weights[1], weights[0][:, 0]),
         (both, out.top_logprobs, out.id_logprobs, theirs,
-         out.student.top_logprobs))), {
-             **out._asdict(), **out.student._asdict(), 'p': out.logprobs}
+         out.student.top_logprobs, out.teacher.kl))), {
+             **out._asdict(), **out.student._asdict(), 'p': out.logprobs,
+             'teacher_kl': out.teacher.kl, 'gap': out.teacher.gap}
 
   run = jax.jit(jax.grad(value, (1, 2, 3), has_aux=True), static_argnums=0)
   with jax.default_matmul_precision('highest'):
@@ -354,7 +407,7 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
       'd_student': difference(got[2][1], want[2][1]),
       **{name: difference(x, want_stats[name])
          for name, x in got_stats.items()
-         if name != 'student' and x is not None}}
+         if name not in ('student', 'teacher') and x is not None}}
 
 
 # Tokens of one device and of a chunk that do not divide; a part of V that is
