@@ -69,10 +69,17 @@ def _program(objective, correction, estimator):
 _token_weights = jax.jit(policy_losses.token_weights, static_argnums=1)
 
 
-@pytest.mark.parametrize('objective', policy_losses.OBJECTIVES)
+# Estimators are added to the loss: each meets all objectives and all
+# corrections, but not all pairs of these.
+ESTIMATORS = None, *kl.KL_ESTIMATORS
+PROGRAMS = [
+    (objective, correction, ESTIMATORS[(i + j) % len(ESTIMATORS)])
+    for i, objective in enumerate(policy_losses.OBJECTIVES)
+    for j, correction in enumerate(importance.CORRECTIONS)]
+
+
 @pytest.mark.parametrize('aggregation', policy_losses.AGGREGATIONS)
-@pytest.mark.parametrize('correction', importance.CORRECTIONS)
-@pytest.mark.parametrize('estimator', [None, *kl.KL_ESTIMATORS])
+@pytest.mark.parametrize('objective, correction, estimator', PROGRAMS)
 def test_contract(objective, aggregation, correction, estimator):
   program, traces = _program(objective, correction, estimator)
 
