@@ -241,7 +241,8 @@ def test_an_actor_that_is_another_model(view):
           plain.SGD, actor=paired.ACTOR),
       lambda learner: learner.init(*jax.device_put(
           (plain._params(), paired._omega(6)))),
-      batch, paired.LOSS, None, jax.device_put(paired._omega(5)), view=view)
+      batch, paired.LOSS, None, {
+          'behaviour': jax.device_put(paired._omega(5))}, view=view)
 
 
 @VIEWS

@@ -19,10 +19,10 @@ from tests.helpers import learners
 
 
 def stats(
-    params, frozen, batch, at, temperature, setting, *, entropy=True,
-    lam=None) -> TokenStats:
+    params, frozen, batch, at, numbers, setting, *, entropy=True) -> TokenStats:
   """Computes what `forward.stats` does."""
   del at, entropy
+  temperature, lam, _ = numbers
   cfg = setting.cfg
   columns = batch.prompt_length[:, None] + jnp.arange(cfg.max_response)
   columns = jnp.minimum(columns, batch.tokens.shape[1] - 1)
