@@ -18,6 +18,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner.forward import BEHAVIOUR
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import LossParams, TrainState
 from jaxrl_llm.models import transformer
@@ -252,8 +253,9 @@ def update_program(
     loss: LossParams, actor: Any, shared: Shared):
   """Returns compiled () -> metrics, which updates `shared`, and its program."""
   plan = learners.plan(learner, batch)
+  others = None if actor is None else {BEHAVIOUR: actor}
   program = learner.update.lower(
-      learner.state, batch, plan, loss, None, actor).compile()
+      learner.state, batch, plan, loss, None, others).compile()
   batch, plan = jax.device_put((batch, plan))
   calibration = rejection_lib.init() if (
       learner.state[POLICY].calibration) else None
@@ -262,7 +264,7 @@ def update_program(
     nonlocal calibration
     new, metrics = program(
         {POLICY: shared.state.replace(calibration=calibration)}, batch, plan,
-        loss, None, actor)
+        loss, None, others)
     shared.state = new[POLICY]
     calibration = shared.state.calibration
     jax.block_until_ready(shared.state)
