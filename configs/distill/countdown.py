@@ -4,8 +4,8 @@
 
 The student writes responses to Countdown's problems, and learns from the
 reverse KL to the teacher at each of its tokens, without rewards. The teacher is
-the model of configs/countdown.py after supervised fine-tuning. One that RL has
-trained is better:
+the model of configs/countdown.py after supervised fine-tuning. It can be one
+that RL has trained:
 
   python -m jaxrl_llm.train --config=configs/countdown.py
   python -m jaxrl_llm.export --workdir=runs/countdown --out=teacher

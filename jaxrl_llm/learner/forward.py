@@ -102,11 +102,11 @@ class Numbers(NamedTuple):
   Attributes:
     temperature: [] of the sampling, where the batch has none.
     lam: [] threshold of a normaliser, or None.
-    cool: [] temperature of the KL to a teacher; None for that of the tokens.
+    teacher_temperature: [] of the KL to a teacher; None for that of the tokens.
   """
   temperature: Array
   lam: Optional[Array] = None
-  cool: Optional[Array] = None
+  teacher_temperature: Optional[Array] = None
 
 
 class Targets(NamedTuple):
@@ -134,8 +134,8 @@ def stats(
     params: name of each player in the pass to its parameters. With a teacher,
       `teacher` compares the policy with it. With an actor, `student` has its
       statistics. With BEHAVIOUR, `overlap` is computed between it and the
-      policy. Without, an exact normaliser is computed
-      with the actor in training, which is the same in the first update.
+      policy. Without, an exact normaliser is computed with the actor in
+      training, which is the same in the first update.
     frozen: parameters of the policy that are not trained, or None.
     batch: B rows. Experts in it are used by all models; there is no actor that
       is another model then.
@@ -217,13 +217,14 @@ def _over_vocabulary(
         name: Head(own(hidden), unembed, setting.net(name).model.logit_softcap)
         for name, (hidden, unembed) in outputs.items()}
     targets, needed, ids, heat = jax.tree.map(own, of_tokens)
-    temperature, lam, cool = numbers
-    temperature = temperature if heat is None else heat
+    temperature = numbers.temperature if heat is None else heat
     of_columns = token_stats(
         heads[POLICY], targets, needed=needed, temperature=temperature,
         chunk=cfg.vocab_chunk, wanted=Wanted(
-            entropy, top_k, ids, heads.get(ACTOR), heads.get(wrote), lam,
-            heads.get(TEACHER), cfg.teacher and cfg.teacher.distinct, cool),
+            entropy, top_k, ids, heads.get(ACTOR), heads.get(wrote),
+            numbers.lam, heads.get(TEACHER),
+            cfg.teacher and cfg.teacher.distinct,
+            numbers.teacher_temperature),
         split=Split(axes, 'fsdp' if 'fsdp' in axes else None))
     return jax.tree.map(
         lambda x: ragged.responses(x, lists, static), of_columns)

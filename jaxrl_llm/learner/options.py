@@ -269,7 +269,7 @@ class ActorOptions(ActorNumbers, ActorChoices):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherOptions(TeacherNumbers, TeacherChoices):
-  """Distillation: a teacher's opinion of the tokens that the policy wrote."""
+  """Distillation from a teacher."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,7 +124,7 @@ def maxrl(rewards: Array, *, where: Optional[Array] = None) -> Array:
   approximation of log p, the logarithm of the pass rate, which is better the
   more samples a group has. So rare successes count more than under `dr_grpo`.
   Maximum Likelihood Reinforcement Learning, 2026, arXiv:2602.02710, whose text
-  was not at hand: the equation is as public accounts have it.
+  was not read: the equation is as public accounts have it.
 
   Args:
     rewards: [..., N], 0 or more.

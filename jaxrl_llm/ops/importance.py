@@ -34,6 +34,21 @@ def bounded_exp(log_ratio: Array) -> Array:
   return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
 
 
+def geometric_mean(log_ratio: Array, mask: Array) -> Array:
+  """Computes the geometric mean of a response's ratios.
+
+  Args:
+    log_ratio: [B, T], 0 where masked.
+    mask: [B, T] bool.
+
+  Returns:
+    [B, 1], at most e^20; 1 for a response without tokens.
+  """
+  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
+  return bounded_exp(
+      jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(tokens, 1))
+
+
 def _masked(log_ratio, mask):
   """Returns float32 log-ratios, 0 where masked, no gradient; and the mask."""
   chex.assert_rank([log_ratio, mask], 2)
@@ -123,9 +138,7 @@ def geometric_mask(
     cap: responses with a mean above this are dropped.
   """
   log_ratio, mask = _masked(log_ratio, mask)
-  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
-  x = bounded_exp(
-      jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(tokens, 1))
+  x = geometric_mean(log_ratio, mask)
   return jnp.where(mask & ((x < low) | (x > cap)), 0.0, 1.0)
 
 

@@ -28,7 +28,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.ops.importance import bounded_exp, MAX_LOG_RATIO
+from jaxrl_llm.ops.importance import (
+  bounded_exp,
+  geometric_mean,
+  MAX_LOG_RATIO,
+)
 
 Array = jax.Array
 Scalar = Union[float, Array]
@@ -90,6 +94,12 @@ def _clipped_surrogate(ratio, advantages, clip_low, clip_high, dual_clip):
     too_bad = (advantages < 0) & (ratio > dual_clip)
     bounded = jnp.where(too_bad, dual_clip, bounded)
   return PolicyLoss(-bounded * advantages, ratio, clipped_low, clipped_high)
+
+
+def _unclipped(loss, ratio):
+  """Returns the PolicyLoss of an objective that clips no token."""
+  nowhere = jnp.zeros_like(loss, bool)
+  return PolicyLoss(loss, ratio, nowhere, nowhere)
 
 
 def clip(
@@ -162,9 +172,7 @@ def gspo(
     PolicyLoss; each token has the `ratio` and the flags of its response.
   """
   log_ratio, advantages, mask = _inputs(new, old, advantages, mask)
-  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
-  mean = jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(tokens, 1)
-  ratio = jnp.where(mask, bounded_exp(mean), 1.0)
+  ratio = jnp.where(mask, geometric_mean(log_ratio, mask), 1.0)
   return _clipped_surrogate(ratio, advantages, clip_low, clip_high, dual_clip)
 
 
@@ -230,9 +238,8 @@ def no_clip(
   """
   log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
   one = jnp.exp(log_ratio - jax.lax.stop_gradient(log_ratio))
-  nowhere = jnp.zeros_like(log_ratio, bool)
-  ratio = bounded_exp(jax.lax.stop_gradient(log_ratio))
-  return PolicyLoss(-one * advantages, ratio, nowhere, nowhere)
+  return _unclipped(
+      -one * advantages, bounded_exp(jax.lax.stop_gradient(log_ratio)))
 
 
 def sapo(
@@ -251,7 +258,7 @@ def sapo(
 
   tau is tau_positive where A > 0, else tau_negative. Soft Adaptive Policy
   Optimization, 2025, arXiv:2511.20347. The equation and the defaults are those
-  of TRL 1.16; the paper's own text was not at hand.
+  of TRL 1.16; the paper's own text was not read.
 
   Args:
     new: [B, T] log-probs under the policy being updated.
@@ -267,10 +274,8 @@ def sapo(
   log_ratio, advantages, _ = _inputs(new, old, advantages, mask)
   ratio = bounded_exp(log_ratio)
   tau = jnp.where(advantages > 0, tau_positive, tau_negative)
-  nowhere = jnp.zeros_like(log_ratio, bool)
-  return PolicyLoss(
-      -jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, ratio, nowhere,
-      nowhere)
+  return _unclipped(
+      -jax.nn.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, ratio)
 
 
 def vespo(
@@ -293,7 +298,7 @@ def vespo(
   not normalised by the length. Variational Sequence-Level Soft Policy
   Optimization, 2026, arXiv:2602.10693. The equation, the defaults and the
   bounds of w (1e-8 and e^20; e^-20 and e^20 for each token) are those of TRL
-  1.16; the paper's own text was not at hand. TRL multiplies w by the correction
+  1.16; the paper's own text was not read. TRL multiplies w by the correction
   for the sampler; here that is `loss.importance`, a weight of its own.
 
   Args:
@@ -319,10 +324,8 @@ def vespo(
   decay = jnp.where(positive, lambda_positive, lambda_negative)
   phi = jnp.exp(
       jnp.where(positive, k_positive, k_negative) * log_w + decay * (1 - w))
-  nowhere = jnp.zeros_like(log_ratio, bool)
-  return PolicyLoss(
-      -phi * advantages * jnp.where(mask, new, 0.0), jnp.where(mask, w, 1.0),
-      nowhere, nowhere)
+  return _unclipped(
+      -phi * advantages * jnp.where(mask, new, 0.0), jnp.where(mask, w, 1.0))
 
 
 def gmpo(
@@ -342,8 +345,8 @@ def gmpo(
 
   Geometric-Mean Policy Optimization, 2025, arXiv:2507.20673. Unlike `gspo`, it
   clips tokens, before the mean, and has no bound on s. With aggregation
-  'sequence_mean' this is the paper's loss. Its bounds are e^-0.4 and e^0.4, to
-  which it came by trying; the paper's own text was not at hand.
+  'sequence_mean' this is the paper's loss. The equation and the bounds, e^-0.4
+  and e^0.4, are from second hand: the paper's own text was not read.
 
   Args:
     new: [B, T] log-probs under the policy being updated.
@@ -362,9 +365,7 @@ def gmpo(
   clipped_high = (advantages > 0) & (log_ratio > log_clip_high)
   bounded = jnp.where(clipped_low, -log_clip_low, log_ratio)
   bounded = jnp.where(clipped_high, log_clip_high, bounded)
-  tokens = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
-  mean = jnp.sum(bounded, axis=1, keepdims=True) / jnp.maximum(tokens, 1)
-  ratio = jnp.where(mask, bounded_exp(mean), 1.0)
+  ratio = jnp.where(mask, geometric_mean(bounded, mask), 1.0)
   return PolicyLoss(-ratio * advantages, ratio, clipped_low, clipped_high)
 
 
@@ -384,9 +385,9 @@ def dppo(
   |new_t - old_t| is the total variation between the policies, if all tokens but
   the sampled one count as a single other. Ratios are not clipped: a rare token
   may become many times as likely. Divergence PPO, 2026, arXiv:2602.04879, eq.
-  11 to 13, as public implementations quote them; their thresholds are 0.15 to
-  0.2, and the paper's own text was not at hand. It takes the policy that wrote
-  the tokens for `old`, which is the same here for steps without staleness.
+  11 to 13, as public implementations quote them, with their threshold: the
+  paper's own text was not read. Its `old` is the policy that wrote the tokens,
+  as it is here where no row is stale.
 
   Args:
     new: [B, T] log-probs under the policy being updated.

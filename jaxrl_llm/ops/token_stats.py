@@ -55,7 +55,8 @@ class Wanted(NamedTuple):
     teacher: a model that gets no gradient, for `TokenStats.teacher`.
     teacher_top_k: its likeliest tokens that the KL tells apart; 0 for all, None
       for no KL.
-    cool: temperature of both for the teacher; None for that of the tokens.
+    teacher_temperature: of both distributions there; None for that of the
+      tokens.
   """
   entropy: bool = True
   top_k: int = 0
@@ -65,7 +66,7 @@ class Wanted(NamedTuple):
   lam: Scalar = 1.0
   teacher: Optional[Head] = None
   teacher_top_k: Optional[int] = 0
-  cool: Optional[Scalar] = None
+  teacher_temperature: Optional[Scalar] = None
 
 
 ENTROPY = Wanted()
@@ -305,7 +306,7 @@ def _teacher(p, q, targets, top_k, split):
   return TeacherStats(kl, gap)
 
 
-def _reduce(logits, others, targets, wanted, warmer, split):
+def _reduce(logits, others, targets, wanted, scale, split):
   """Computes TokenStats of a chunk.
 
   Args:
@@ -313,7 +314,7 @@ def _reduce(logits, others, targets, wanted, warmer, split):
     others: the same of `wanted.student`, `other` and `teacher`, or None.
     targets: [C].
     wanted: statistics to compute, with `ids` [C, M] or None.
-    warmer: temperature over `wanted.cool`, or None.
+    scale: temperature over `wanted.teacher_temperature`, or None.
     split: of V and the tokens.
   """
   student, other, teacher = others
@@ -340,8 +341,8 @@ def _reduce(logits, others, targets, wanted, warmer, split):
         overlap=_sum(obrs.normalizer(*both, lam=wanted.lam), split))
   if teacher is not None:
     teacher = jax.lax.stop_gradient(teacher)
-    if warmer is not None:
-      p, teacher = _Dist.of(logits * warmer, split), teacher * warmer
+    if scale is not None:
+      p, teacher = _Dist.of(logits * scale, split), teacher * scale
     stats = stats._replace(teacher=_teacher(
         p, _Dist.of(teacher, split), targets, wanted.teacher_top_k, split))
   return stats
@@ -445,10 +446,11 @@ def token_stats(
     logits, of_student, of_other, of_teacher = (
         x if x is None else _tempered(x, model.unembed, model.softcap, heat)
         for x, model in zip(hidden, models))
+    changed = wanted.teacher_temperature
     return _reduce(
         logits, (of_student, of_student if same else of_other, of_teacher),
         targets, wanted._replace(ids=ids),
-        None if wanted.cool is None else heat / wanted.cool, split)
+        None if changed is None else heat / changed, split)
 
   out = chunks.over_chunks(
       stats, (tuple(x and x.hidden for x in models), targets.reshape(count),

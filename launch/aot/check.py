@@ -101,6 +101,7 @@ class Report(NamedTuple):
     phases: programs in the order of a step.
     tokens: response tokens of a step, with all responses at full length.
     cases: name to case.
+    wave_steps: decode steps after which a step ends; None if it waits.
   """
   config: ConfigDict
   topology: chips.Topology
@@ -111,6 +112,7 @@ class Report(NamedTuple):
   phases: list[Phase]
   tokens: int
   cases: dict[str, Case]
+  wave_steps: int | None = None
 
   @property
   def seconds(self) -> float | None:
@@ -253,7 +255,8 @@ def run(config: ConfigDict, topology: chips.Topology,
       made.rollout_sampler.sampler.sampler.slots,
       made.rollout_sampler.sampler.requests_per_shard, phases,
       _wave(made)[1] * config.max_response if config.steps
-      else config.sft.batch * sft_data.limits_of(config).max_response, cases)
+      else config.sft.batch * sft_data.limits_of(config).max_response, cases,
+      carry.steps if (carry := made.stages.settings.carry) else None)
 
 
 def _wave(made: programs.Programs) -> tuple[int, int]:

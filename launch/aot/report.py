@@ -167,8 +167,6 @@ def at_lengths(report: check.Report) -> dict[str, float]:
 
 def compared(waiting: check.Report, carried: check.Report) -> str:
   """Says what a step takes without and with `sampling.carry_over`."""
-  steps = carried.config.sampling.wave_steps or (
-      carried.config.max_response // 4)
   without, with_ = at_lengths(waiting), at_lengths(carried)
   say = lambda found: (
       f'{found["decode_steps"]:,.0f} decode steps' + (
@@ -177,7 +175,8 @@ def compared(waiting: check.Report, carried: check.Report) -> str:
   return (
       f'If responses are as long as {carried.cases["lengths"].lengths.name} '
       f'says, a step takes '
-      f'{say(without)}. With sampling.carry_over and wave_steps={steps}, as '
+      f'{say(without)}. With sampling.carry_over and wave_steps='
+      f'{carried.wave_steps or "enough for all responses"}, as '
       f'many groups take {say(with_)}, in {with_["waves"]:.1f} waves, which '
       f'compute {with_["tokens_again"]:,.0f} existing tokens again.')
 

@@ -25,7 +25,7 @@ class Lengths(NamedTuple):
   """Distribution of the lengths of responses.
 
   Attributes:
-    name: as `parse` reads it.
+    name: for messages.
     quantile: (shares [R] between 0 and 1, most tokens) -> tokens [R].
   """
   name: str
@@ -136,7 +136,13 @@ class Use(NamedTuple):
 
 
 class Served(NamedTuple):
-  """What the slots of a shard have done: new tokens [R], and `Use`'s."""
+  """Work of the slots of a shard in a step.
+
+  Attributes:
+    tokens: [R] new tokens of each request.
+    steps: decode steps.
+    chunks: that of `Use`.
+  """
   tokens: np.ndarray
   steps: int
   chunks: float

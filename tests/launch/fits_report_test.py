@@ -180,7 +180,8 @@ def test_both_ways_with_lengths(carry, monkeypatch, capsys):
   def run(config, topology, say, lengths):
     asked.append(config.sampling.carry_over)
     found = made(phase('sample', runs=1 + config.sampling.carry_over))
-    return found._replace(config=config)
+    return found._replace(
+        config=config, wave_steps=9 if carry else 5)
 
   monkeypatch.setattr(check, 'run', run)
   more = ['--config.sampling.wave_steps=9'] if carry else []

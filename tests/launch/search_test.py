@@ -48,6 +48,24 @@ def test_the_largest_that_fits(compiler, per_slot, slots):
   assert ('sample', 32) == tried[0] and ('update', 16 * 56) in tried
 
 
+def test_a_size_that_the_run_chooses_itself(monkeypatch, compiler):
+  """A candidate keeps `auto`, which is no number, until it is built."""
+  fields = {name: value for name, value in SMALL.items()
+            if name != 'learner.tokens_per_microbatch'}
+  built = compiler(None)
+
+  def run(config, topology, only):
+    found = check.build(config, topology)
+    built.append(found.config.learner.tokens_per_microbatch)
+    return made(phase(*only, activations=1))
+
+  monkeypatch.setattr(check, 'run', run)
+  config = search.largest(
+      check.load('configs/countdown.py', fields), V5E, lambda line: None)
+  assert len(built) == 2 and all(isinstance(x, int) for x in built)
+  assert config.sampling.slots == 32
+
+
 def test_if_nothing_fits_the_smallest_is_left_for_the_verdict(compiler):
   compiler(lambda value: 20.0)
   config = search.largest(

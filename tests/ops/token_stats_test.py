@@ -253,7 +253,7 @@ def test_a_teacher_pulls_the_policy_alone(chunk, top_k, cool):
     stats = token_stats(
         Head(*policy, 3.0), targets, temperature=.7, chunk=chunk,
         wanted=Wanted(teacher=Head(*teacher, 2.0), teacher_top_k=top_k,
-                      cool=cool)).teacher
+                      teacher_temperature=cool)).teacher
     total = stats.gap.sum() if stats.kl is None else (
         jnp.sum(stats.kl * jnp.arange(N)))
     return total, stats
@@ -376,7 +376,8 @@ def split_vocabulary(sizes, axes, row_axis, chunk):
           Head(hidden, unembed, 3.0), targets, temperature=0.7, chunk=chunk,
           wanted=Wanted(
               top_k=count, ids=ids, student=second, other=second, lam=0.9,
-              teacher=second, teacher_top_k=5 if chunk else 0, cool=1.1),
+              teacher=second, teacher_top_k=5 if chunk else 0,
+              teacher_temperature=1.1),
           split=Split(tuple(axes), row_axis) if split else Split())
     if split:
       rows, columns = (
