@@ -220,10 +220,12 @@ def test_every_command_in_the_readme_is_understood(
     # Launchers ask no hub.
     if argv[1] == '-m' and re.search(
         r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|(real|sft)/\w+|own)\b|'
-        r'hf=weights\b', command):
+        r'hf=(weights|teacher)\b', command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')
+      if 'teacher.model.hf' in command:
+        argv.append(f'--config.teacher.model.hf={model}')
     try:
       if argv[0] == 'make':
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
@@ -324,7 +326,8 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
                               ).optimizer.learning_rate == .5
   fields = {
       name for name in config_lib.flatten(config) if not name.startswith(
-          ('model.', 'task.', 'actor.model.', 'actor.learning_rate'))}
+          ('model.', 'task.', 'actor.model.', 'teacher.model.',
+           'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
   named = set(inspect.signature(options.OptimizerConfig).parameters)

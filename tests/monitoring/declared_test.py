@@ -13,7 +13,7 @@ OTHERS = (
     'carry/', 'cbs/', 'eval/<file>', 'eval/maj@', 'logged/', 'pkpo/',
     'rewards/', 'sampler/temperature', 'screening/', 'solve_rate/<kind>',
     'turns/', 'update/actor_', 'update/experts_', 'update/kl_anchor',
-    'update/lambda_distill', 'update/obrs_')
+    'update/lambda_distill', 'update/obrs_', 'update/teacher_')
 
 
 def test_a_run_has_what_is_declared_and_nothing_else():

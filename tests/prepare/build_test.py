@@ -151,7 +151,7 @@ def test_static_choices_of_the_learner_are_the_configs():
       objective='gspo', aggregation='constant', importance='icepop',
       kl_estimator='k1', vocab_chunk=64, remat='full', attention='auto',
       unroll=3, row_facts=False, rejection=rejection.Rejection(
-          target='p_ref', mask='expected', top_k=7), actor=None)
+          target='p_ref', mask='expected', top_k=7), actor=None, teacher=None)
   plain = choices.learner_config(tiny.load())
   assert plain.rejection is None
 
