@@ -39,9 +39,14 @@ def test_a_run_goes_on_from_unfinished_responses(fields, tmp_path):
   assert {row['sampler/steps'] for row in rows} == {7}
 
 
-def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it():
+@pytest.mark.parametrize('fields', [{}, dict(
+    model__experts=4, model__experts_per_token=2, model__expert_width=8,
+    loss__replay_experts=True)], ids=['dense', 'experts'])
+def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it(fields):
+  """With the experts that the policies have chosen for it and those before."""
   watched = tiny.watch(
-      stage_runs.built(**FIELDS, optimizer__learning_rate=.02), tiny.by_length)
+      stage_runs.built(**FIELDS, optimizer__learning_rate=.02, **fields),
+      tiny.by_length)
   parts = watched.parts
   state, fixed, _ = tiny.begin(parts)
   policies, checked, mixed = {}, 0, 0

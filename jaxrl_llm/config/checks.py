@@ -148,7 +148,6 @@ def _carried(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     return
   for name, given, wrong in (
       ('actor.lag', c.actor.lag, c.actor.lag > 0),
-      ('loss.replay_experts', True, c.loss.replay_experts),
       ('sampling.temperature', c.sampling.temperature,
        isinstance(c.sampling.temperature, str))):
     if wrong:

@@ -127,9 +127,10 @@ def _free(parts: Parts, rows: int) -> tuple[Any, ...]:
   returned = dict(
       tempered_logprobs=sampler.tempered, match=sampler.stop_texts is not None,
       top_ids=needs.top, top_logprobs=needs.top,
-      generated='generated' in needs.columns)
-  rollouts = Rollouts.free(
-      rows, needs.axes, {k: None for k, there in returned.items() if there})
+      generated='generated' in needs.columns,
+      experts='experts' in needs.columns)
+  rollouts = Rollouts.free(rows, needs.axes, {
+      k: needs.columns.get(k) for k, there in returned.items() if there})
   return table, rollouts, RolloutTokens(**{
       name: tokens.columns[name] for name in _BY_PIECE
       if name in tokens.columns}), np.zeros(rows, bool), *np.zeros(
@@ -312,7 +313,7 @@ def continued(
   for name, x in new.columns.items():
     if name in known:
       columns[name] = np.where(served, known[name], so_far.columns[name])
-    elif new.declared[name].axes[-1:] == 'T':
+    elif {*'ST'} & {*new.declared[name].axes}:
       columns[name] = so_far.columns[name] + x  # 0 where tokens existed
   so_far = so_far.replace(**columns)
   # A response that the end of the wave cut is `truncated` below its budget.

@@ -18,7 +18,8 @@ class SamplerConfig(DecodeOptions):
     top_logprobs: K, likeliest tokens to record at each position, before
       truncation.
     record_experts: whether to record the experts of each token, of the prompt
-      too.
+      too. With a beginning of the response, only of its last token and of what
+      follows: the call that drew a token records those of the one before.
     tempered: whether to record the tokens' tempered log-probs too. Without
       truncation they are `logprobs`, and a second array is a waste.
     transpose: elements of a matrix from which a decode step multiplies by its
@@ -42,12 +43,6 @@ class SamplerConfig(DecodeOptions):
   prefill_lengths: tuple[int, ...] = ()
   continues: bool = False
   continue_chunk: int = 64
-
-  def __post_init__(self):
-    if self.continues and self.record_experts:
-      raise ValueError(
-          'sampler record_experts=True does not record the experts of tokens '
-          'that exist already: use it without continues.')
 
   def check(self, cfg: ModelConfig) -> None:
     """Raises ValueError if a field does not fit the model."""

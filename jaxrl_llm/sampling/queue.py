@@ -320,9 +320,14 @@ def unfinished(state: DecodeState, queue: Queue) -> Array:
 
 
 def _of_prompt(prefilled: Prefilled, requests: Lookup, request: Array) -> Array:
-  """Returns the experts [L, E] of a request's prompt but its last token."""
+  """Returns the experts [L, E] of a request's prompt but its last token.
+
+  Zeros if the response has a beginning, with which they were recorded.
+  """
   experts = prefilled.experts[prefilled.row[request]]
   real = jnp.arange(len(experts)) < requests.prompt_length[request] - 1
+  if requests.existing is not None:
+    real &= requests.existing.done[request] == 0
   return jnp.where(real[:, None], experts, 0)
 
 

@@ -124,6 +124,51 @@ def test_what_is_recorded(options):
   assert count > 1000 and same > 0.995 * count
 
 
+def test_calls_record_the_experts_of_their_own_tokens():
+  """Each place once, also that of the last token before a call."""
+  sampler = SamplerConfig(
+      slots=5, max_response=T, stop_ids=(3,), record_experts=True,
+      continues=True, continue_chunk=4)
+  run = jax.jit(
+      functools.partial(generate_lib.generate, cfg=_CFG, sampler=sampler),
+      compiler_options={'xla_backend_optimization_level': 0})
+  queue, done = _queue(), np.zeros(R, np.int32)
+  prompt = np.repeat(queue.prompts.length, N)
+  tokens, total, agreed, calls = np.zeros((R, T), np.int32), 0, 0, 0
+
+  def call(rest, steps):
+    order = np.pad(rest, (0, R - len(rest)))
+    requests = jax.tree.map(lambda x: x[order], queue.requests.replace(
+        done=done, tokens=tokens, birth=np.zeros(R, np.int32)))
+    return jax.device_get(run(
+        _params(), queue._replace(
+            requests=requests, count=np.int32(len(rest)),
+            max_steps=np.int32(steps)), jax.random.key(1), SamplingParams(),
+        0)[0])
+
+  whole = call(np.arange(R), R * T)
+  while (rest := np.flatnonzero(done < whole.length)).size:
+    out = call(rest, 4)
+    for i, row in enumerate(rest):
+      end = out.length[i]
+      if end:
+        # Those of this call alone: of the prompt, or from the last token on.
+        first = 0 if not done[row] else prompt[row] - 1 + done[row]
+        last = prompt[row] + end - 1
+        got = np.sort(_RECORD.unpack(jnp.asarray(out.experts[i])))
+        want = np.sort(_RECORD.unpack(jnp.asarray(whole.experts[row])))
+        same = (got == want)[:, first:last]
+        agreed += same.sum()
+        assert not out.experts[i, :first].any()
+        assert not out.experts[i, last:].any()
+        tokens[row, done[row]:end] = out.tokens[i, done[row]:end]
+        done[row], total = end, total + same.size
+    calls += 1
+  # As above: few are equally probable but for rounding.
+  assert calls > 4 and agreed > .995 * total
+  assert total == np.sum(prompt + whole.length - 1) * 16
+
+
 def test_nothing_is_recorded_unasked():
   assert _sample(record_experts=False).experts is None
 

@@ -237,8 +237,6 @@ def test_one_program_whose_caches_are_updated_in_place():
 
 
 def test_errors_name_the_field():
-  with pytest.raises(ValueError, match='record_experts=True'):
-    SamplerConfig(slots=1, max_response=1, continues=True, record_experts=True)
   for requests, options in (
       (plain._requests(), dict(continues=True)),
       (_new(plain._requests()), dict(continues=False))):
