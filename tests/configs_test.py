@@ -24,7 +24,7 @@ FILES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / 'configs').rglob('*.py')
     if path.parent.name != 'papers')
 OTHERS = [name for name in FILES
-          if name.endswith('_math.py') or '/gsm8k_' in name]
+          if name.endswith(('_math.py', '_8b.py')) or '/gsm8k_' in name]
 ARC = [name for name in FILES if name.endswith('b_arc.py')]
 CODE = [name for name in FILES if name.endswith('_mbpp.py')]
 FAMILIES = {
@@ -79,6 +79,8 @@ def small(tmp_path_factory):
       return {'model.hf': str(root / family)}
     if name in ACTORS:
       found['actor.model.hf'] = found['model.hf']
+    if '/distill/' in name:
+      found['teacher.model.hf'] = found['model.hf']
     if '/gsm8k_' in name:
       found['task.problem'] = 'problem'
     if '/gsm8k_gemma2' in name:
@@ -100,9 +102,9 @@ def test_there_are_some():
       'configs/pkpo/llama31_8b_mbpp.py']
   assert OTHERS == [
       'configs/cbs/qwen3_1p7b_math.py', 'configs/cbs/qwen3_4b_math.py',
-      'configs/cbs/qwen3_8b_math.py',
-      'configs/dapo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_1p7b_math.py',
-      'configs/grpo/qwen3_30b_a3b_math.py',
+      'configs/cbs/qwen3_8b_math.py', 'configs/dapo/qwen3_1p7b_math.py',
+      'configs/distill/qwen3_1p7b_from_8b.py',
+      'configs/grpo/qwen3_1p7b_math.py', 'configs/grpo/qwen3_30b_a3b_math.py',
       'configs/jackpot/qwen25_1p5b_3b_math.py',
       'configs/jackpot/qwen3_1p7b_4b_math.py',
       'configs/jackpot/qwen3_4b_32x_math.py',

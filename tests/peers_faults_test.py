@@ -219,12 +219,12 @@ def test_every_command_in_the_readme_is_understood(
             if arg.startswith('--config.task.') else arg for arg in argv]
     # Launchers ask no hub.
     if argv[1] == '-m' and re.search(
-        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc)|(real|sft)/\w+|own)\b|'
+        r'(configs/|--config=)(\w+/\w+_(math|mbpp|arc|8b)|(real|sft)/\w+|own)\b|'
         r'hf=(weights|teacher)\b', command):
       argv.append(f'--config.model.hf={model}')
       if 'jackpot/qwen25' in command or '1p7b_4b' in command:
         argv.append(f'--config.actor.model.hf={model}')
-      if 'teacher.model.hf' in command:
+      if 'teacher.model.hf' in command or '_from_' in command:
         argv.append(f'--config.teacher.model.hf={model}')
     try:
       if argv[0] == 'make':
