@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import train
-from jaxrl_llm.monitoring import metrics
+from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, stages
 from tests.helpers import tiny
 
@@ -64,7 +64,64 @@ def test_the_teacher_is_no_part_of_the_state():
       np.shape, parts.programs.players['teacher'].policy.shapes)
 
 
+HINTS = '''
+def solved(problem):
+  return f'{problem.prompt}{problem.answer}>{problem.prompt}'
+
+def long(problem):
+  return problem.prompt * (9 if problem.id % 2 else 1)
+
+def none(problem):
+  return None
+'''
+
+
+def test_the_policy_learns_from_itself_with_a_hint(tmp_path, monkeypatch):
+  """The teacher's prompts are those of the rows, also where all are carried."""
+  (tmp_path / 'hints.py').write_text(HINTS)
+  monkeypatch.chdir(tmp_path)
+  fields = dict(
+      teacher__hint='hints.py:solved', advantage='none', steps=2,
+      samples_per_prompt=2, prompts_per_step=4, eval__every=0)
+  own = tiny.load(tmp_path / 'own', **fields, teacher__max_tokens=30)
+  watched = tiny.watch(build.parts(own), tiny.by_length)
+  parts = watched.parts
+  assert {*parts.programs.players} == {'policy'}
+  state, fixed, _ = tiny.begin(parts)
+  _, report = train.take_step(parts, state, fixed, timing.Timer())
+  assert report.row['update/teacher_kl'] > 0
+  by_prompt = {problem.prompt: problem.teacher_prompt
+               for problem in parts.task.train}
+  decode = parts.task.tokenizer.decode
+  for batch in watched.batches:
+    for row, n, hinted, m, length in zip(
+        batch.tokens, batch.prompt_length, batch.teacher_tokens,
+        batch.teacher_prompt_length, batch.response_length):
+      assert decode(hinted[:m].tolist()) == by_prompt[decode(row[:n].tolist())]
+      assert (row[n:n + length] == hinted[m:m + length]).all() and length
+  for more in dict(sampling__carry_over=True, sampling__wave_steps=6), TEACHER:
+    rows = go(tmp_path / str(len(more)), **{
+        **fields, 'teacher__max_tokens': 30, **more})
+    assert rows[-1]['update/teacher_kl'] > 0
+
+
+def test_texts_of_a_teacher_are_checked(tmp_path, monkeypatch, caplog):
+  (tmp_path / 'hints.py').write_text(HINTS)
+  monkeypatch.chdir(tmp_path)
+  make = lambda **fields: build.parts(tiny.load(
+      tmp_path / 'run', advantage='none', samples_per_prompt=1, **fields))
+  for name, said in (
+      ('none', "returns 'None' for the"), ('solved', 'at most 9 tokens'),
+      ('other', 'has no function')):
+    with pytest.raises(ValueError, match=said):
+      make(teacher__hint=f'hints.py:{name}')
+  parts = make(teacher__hint='hints.py:long')
+  assert {problem.id % 2 for problem in parts.task.train} == {0}
+  assert 'teacher.max_tokens raises that' in caplog.text
+
+
 @pytest.mark.parametrize('fields, said', [
+    (dict(teacher__max_tokens=9), 'teacher.max_tokens=9 has no effect with te'),
     (dict(teacher__model__vocab_size=99),
      'teacher.model has 99 tokens and model .* Choose a teacher with the voc'),
     (dict(teacher__temperature=2., teacher__kl='sampled'),

@@ -8,7 +8,7 @@ import importlib
 from benchmarks.claims import runs
 
 NAMES = ('pkpo', 'pkpo_arc', 'speed', 'jackpot', 'jackpot_actor', 'cbs',
-         'all_four', 'real', 'turns')
+         'all_four', 'real', 'turns', 'carry')
 
 
 def claims() -> list[runs.Claim]:

@@ -292,18 +292,20 @@ def _without_effect(
 
 def _teacher(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   """Yields a sentence for each conflict of a teacher."""
-  if TEACHER not in players(flatten(c)):
+  if TEACHER not in players(flatten(c)) and not c.teacher.hint:
     if c.advantage == 'none':
       yield ('advantage=none leaves nothing to learn from: set a teacher '
-             '(teacher.model.hf), or choose another advantage.')
+             '(teacher.model.hf or teacher.hint), or choose another '
+             'advantage.')
     return
   form = f'teacher.kl={c.teacher.kl}'
   yield from _without_effect(c, [
+      ('teacher.max_tokens', bool(c.teacher.hint), "teacher.hint=''"),
       ('teacher.top_k', c.teacher.kl == 'top_k', form),
       ('teacher.temperature', c.teacher.kl != 'sampled', form)])
   if c.loss.replay_experts:
     yield ('loss.replay_experts=True replays what the policy itself has '
-           'chosen, but the teacher is another model: leave it out.')
+           'chosen, but the teacher chooses others: leave it out.')
   if c.drop_zero_advantage and c.advantage == 'none':
     yield ('drop_zero_advantage=True leaves out all rows with advantage=none: '
            'set it to false.')

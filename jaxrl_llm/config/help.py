@@ -200,7 +200,7 @@ def _rows(fields: Iterable[_Shown]) -> table.Table:
     if before not in (None, section):
       rows.add_row()
     if choice and (not before or before[1] != choice):
-      rows.add_row(f'with {choice}:')
+      rows.add_row(f'with {choice}:'.replace(' or ', ' or\n  '))
     rows.add_row(field.name, value, _meaning(field))
     before = section
   return rows

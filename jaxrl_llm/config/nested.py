@@ -26,7 +26,8 @@ _MOVED = {
 _NAMING = {'task.name', 'task.tools'}  # the fields that have them
 
 # Fields whose values decide which other fields there are.
-CHOOSING = (*PLUG_FIELDS, 'off_policy', *itertools.chain(*SOURCES.values()))
+CHOOSING = (*PLUG_FIELDS, 'off_policy', 'teacher.hint',
+            *itertools.chain(*SOURCES.values()))
 
 
 class Config(ConfigDict):

@@ -133,10 +133,22 @@ class TeacherModelOptions:
     hf: a model that the policy is distilled from: a folder or a name on the
       hub, with the vocabulary of the policy.
     preset: the same by preset; it starts as the policy would (none, and no
-      teacher.model.hf: there is no teacher).
+      teacher.model.hf: there is no teacher, or see teacher.hint).
   """
   hf: Path | None = None
   preset: _Preset | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HintOptions:
+  """What a teacher reads.
+
+  Attributes:
+    hint: FILE.py:NAME, a function from a Problem to the text that the teacher
+      reads in place of its prompt, as with a hint; without teacher.model.hf or
+      preset, the policy teaches itself.
+  """
+  hint: Name = Name('')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,8 +366,9 @@ SECTIONS = (
     Section('actor', options.ActorOptions,
             choice=' or '.join(SOURCES[options.ACTOR])),
     Section('teacher.model', TeacherModelOptions),
+    Section('teacher', HintOptions),
     Section('teacher', options.TeacherOptions,
-            choice=' or '.join(SOURCES[options.TEACHER])),
+            choice=' or '.join([*SOURCES[options.TEACHER], 'teacher.hint'])),
     Section('mesh', MeshOptions, NOTHING),
     Section('sft', SFTOptions, (WEIGHTS, SFT)),
     Section('eval', EvalOptions, NOTHING),

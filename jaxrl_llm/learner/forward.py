@@ -93,7 +93,9 @@ class Setting(NamedTuple):
 
   def net(self, name: str) -> Net:
     """Returns the model of a player, or that of BEHAVIOUR."""
-    return self.nets[self.writer if name == BEHAVIOUR else name]
+    # A teacher without a model of its own is the policy.
+    return self.nets[self.writer if name == BEHAVIOUR else (
+        name if name in self.nets else POLICY)]
 
 
 class Numbers(NamedTuple):
@@ -132,7 +134,8 @@ def stats(
 
   Args:
     params: name of each player in the pass to its parameters. With a teacher,
-      `teacher` compares the policy with it. With an actor, `student` has its
+      `teacher` compares the policy with it; it reads `teacher_tokens`, if the
+      batch has them. With an actor, `student` has its
       statistics. With BEHAVIOUR, `overlap` is computed between it and the
       policy. Without, an exact normaliser is computed with the actor in
       training, which is the same in the first update.
@@ -150,20 +153,20 @@ def stats(
   cfg = setting.cfg
   # Rows stay split over the devices of a data group, through the whole pass.
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  static = ragged.Static(at.sizes.columns, cfg.max_prompt, cfg.max_response)
-  columns = ragged.columns(at.lists, at.sizes.columns)
-  tokens, targets = (
-      ragged.tokens(batch.tokens, columns, ahead) for ahead in (0, 1))
-  layout = views.in_chunks(
-      columns, at.reach, static, at.sizes) if at.sizes.chunks else (
-          views.in_rows(at.lists, columns, static, at.sizes))
-
+  columns, tokens, layout = _listed(batch.tokens, at.lists, at, cfg)
+  targets = ragged.tokens(batch.tokens, columns, 1)
   policy_model, chosen = setting.nets[POLICY].model, None
   if batch.experts is not None:
     chosen = experts.Record.of(policy_model).unpack(
         ragged.tokens(batch.experts, columns))
+  reads = dict.fromkeys(params, (tokens, layout))
+  if batch.teacher_tokens is not None and TEACHER in params:
+    # The responses are in the same columns; the plan has room for the prompts.
+    reads[TEACHER] = _listed(batch.teacher_tokens, at.lists._replace(
+        before=batch.teacher_prompt_length - 1), at, cfg)[1:]
   passes = {
-      name: setting.net(name).run(tree, frozen, tokens, cfg, layout, chosen)
+      name: setting.net(name).run(
+          tree, frozen, reads[name][0], cfg, reads[name][1], chosen)
       for name, tree in params.items()}
   outputs = {name: output for name, (output, _) in passes.items()}
   ids = None
@@ -181,6 +184,30 @@ def stats(
   used = passes[POLICY][1]
   return found if used is None else found._replace(experts=experts.load(
       used, columns.sequence >= 0, policy_model.experts))
+
+
+def _listed(
+    rows: Array, lists: ragged.Lists, at: MicrobatchTokens, cfg: Any,
+) -> tuple[ragged.ListColumns, Array, Any]:
+  """Puts sequences into lists.
+
+  Args:
+    rows: [B, P + T] int32, prompts of up to P tokens, directly followed by the
+      responses.
+    lists: their places.
+    at: tokens of the microbatch.
+    cfg: the `learner.LearnerConfig`.
+
+  Returns:
+    Content of the columns; tokens [F, N]; layout of the attention.
+  """
+  columns = ragged.columns(lists, at.sizes.columns)
+  static = ragged.Static(
+      at.sizes.columns, rows.shape[1] - cfg.max_response, cfg.max_response)
+  layout = views.in_chunks(
+      columns, at.reach, static, at.sizes) if at.sizes.chunks else (
+          views.in_rows(lists, columns, static, at.sizes))
+  return columns, ragged.tokens(rows, columns), layout
 
 
 def _over_vocabulary(

@@ -93,7 +93,8 @@ class LearnerPrograms(NamedTuple):
       (state, metrics). The plan is of the rows that have a token in the loss.
       Takes one optimiser step; the input state is donated. `others` are
       parameters without a gradient, by name: forward.BEHAVIOUR, those that
-      wrote the rows, where the rejection needs them; 'teacher'.
+      wrote the rows, where the rejection needs them; 'teacher', which is the
+      policy in training if it is not given.
       Metrics are [] float32; metrics['objective'] has the objective's own, if
       it returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens
@@ -130,7 +131,7 @@ def make_learner(
 
   Args:
     players: 'policy'; 'actor', if it is another model, which learns as
-      `cfg.actor` says; 'teacher', if there is one, which has no state.
+      `cfg.actor` says; 'teacher', which has no state, if it is another model.
     cfg: static settings.
     mesh: with axes data, fsdp and tensor; the rows of a batch are split over
       'data' and 'fsdp'. None for the first device only.
@@ -229,7 +230,8 @@ def _planning(cfg, model, shards):
   @functools.cache
   def sizes(rows):
     return packing.choose(
-        tokens=cfg.tokens, max_prompt=cfg.max_prompt,
+        tokens=cfg.tokens, max_prompt=max(
+            cfg.max_prompt, cfg.teacher.prompt_columns if cfg.teacher else 0),
         max_response=cfg.max_response, samples=cfg.samples, whole=cfg.whole,
         rows=-(-rows // shards), chunks=cfg.attention == 'xla',
         worth=_WORTH_WIDE if model.width >= _WIDE else _WORTH)

@@ -269,7 +269,13 @@ class ActorOptions(ActorNumbers, ActorChoices):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherOptions(TeacherNumbers, TeacherChoices):
-  """Distillation from a teacher."""
+  """Distillation from a teacher.
+
+  Attributes:
+    max_tokens: most tokens of teacher.hint (none: max_prompt); training
+      problems with more are left out.
+  """
+  max_tokens: Annotated[int | None, _SOME] = None
 
 
 @dataclasses.dataclass(frozen=True)

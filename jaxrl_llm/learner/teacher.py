@@ -14,6 +14,10 @@ the sampled token y,
 whose gradient is that of the first on average, where y was drawn from p. KLs of
 later tokens are not part of a token's gradient. `loss.importance` and the
 rejection weigh D as they weigh the loss of rewards.
+
+A teacher may read another prompt, such as one with a hint, before the same
+response. It may then be the policy itself, whose parameters get no gradient as
+those of the teacher.
 """
 
 import dataclasses
@@ -30,7 +34,13 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(TeacherChoices):
-  """Static choices."""
+  """Static choices.
+
+  Attributes:
+    prompt_columns: most tokens of the teacher's own prompts, 0 if it reads the
+      policy's.
+  """
+  prompt_columns: int = 0
 
   @property
   def distinct(self) -> Optional[int]:

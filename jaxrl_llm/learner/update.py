@@ -258,8 +258,11 @@ def _loss(params, given, rows, at, *, setting):
   cfg, loss = setting.cfg, given.loss
   batch, weights, noise = rows
   lam = loss.rejection.get('lam')
+  others = given.others
+  if cfg.teacher and TEACHER not in others:
+    others = {**others, TEACHER: jax.lax.stop_gradient(params[POLICY])}
   now = forward.stats(
-      {**params, **given.others}, given.frozen, batch, at, forward.Numbers(
+      {**params, **others}, given.frozen, batch, at, forward.Numbers(
           loss.temperature, lam, loss.teacher.get('temperature')), setting)
   rejection = None
   if cfg.rejection:

@@ -237,7 +237,8 @@ def call_of(parts: Parts, begun: Begun, rows: np.ndarray) -> SampleCall:
       problems, rollout.encode(problems, task.tokenizer, settings.max_prompt),
       requests.replace(
           done=so_far.length, tokens=so_far.tokens, match=so_far.match,
-          birth=(table.group // settings.carry.prompts).astype(np.int32)))
+          birth=(table.group // settings.carry.prompts).astype(np.int32)),
+      rollout.for_teacher(problems, task.tokenizer, settings))
 
 
 def respond(

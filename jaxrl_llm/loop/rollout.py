@@ -54,10 +54,13 @@ class SampleCall(NamedTuple):
     problems: P of them.
     prompts: their prompts, [P, L].
     requests: R of them.
+    for_teacher: the prompts [P, G] that a teacher reads in place of these; None
+      if it reads the same ones.
   """
   problems: Sequence[tasks.Problem]
   prompts: Prompts
   requests: Requests
+  for_teacher: Prompts | None = None
 
   def problem(self) -> list[tasks.Problem]:
     """Returns the problem of each request."""
@@ -161,13 +164,14 @@ class Judged(NamedTuple):
 
 def encode(
     problems: Sequence[tasks.Problem], tokenizer: Tokenizer,
-    max_prompt: int) -> Prompts:
+    max_prompt: int, field: str = 'prompt') -> Prompts:
   """Tokenises problems into right-padded rows.
 
   Args:
     problems: P of them.
     tokenizer: of the task.
     max_prompt: L, columns of the result.
+    field: of the problems that has the text.
 
   Returns:
     Prompts of NumPy arrays.
@@ -178,7 +182,7 @@ def encode(
   tokens = np.zeros((len(problems), max_prompt), np.int32)
   length = np.zeros(len(problems), np.int32)
   for row, problem in enumerate(problems):
-    ids = tokenizer.encode(problem.prompt)
+    ids = tokenizer.encode(getattr(problem, field))
     if not 1 <= len(ids) <= max_prompt:
       raise ValueError(
           f'The prompt of problem {problem.id} has {len(ids)} tokens, outside '
@@ -237,7 +241,17 @@ def call_of(
       problems, encode(problems, task.tokenizer, settings.max_prompt),
       requests_of(
           ask, problems=len(task.train), samples=settings.samples,
-          budget=settings.max_response))
+          budget=settings.max_response),
+      for_teacher(problems, task.tokenizer, settings))
+
+
+def for_teacher(
+    problems: Sequence[tasks.Problem], tokenizer: Tokenizer,
+    settings: Settings) -> Prompts | None:
+  """Returns the prompts of a teacher that has its own, else None."""
+  columns = settings.teacher_prompt
+  return encode(
+      problems, tokenizer, columns, 'teacher_prompt') if columns else None
 
 
 def decode(

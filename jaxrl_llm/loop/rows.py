@@ -110,6 +110,9 @@ def of_wave(
         [*judged.rewards.values()], 1).astype(np.float32))
   if table.temperature is not None:
     table.temperature[:] = schedules.at(stages.settings.temperature, step)
+  if responses.call.for_teacher:
+    table = table.replace(
+        teacher_prompt_length=responses.call.for_teacher.length[row])
   _add_turns(table, judged)
   return Buffer(table, tokens_of(
       responses, judged.length, free.tokens, stages.settings.tempered))
@@ -149,6 +152,8 @@ def tokens_of(
   if free.token_steps is not None:
     recorded['token_steps'] = np.where(real, responses.policy_step, 0).astype(
         np.int32)
+  if responses.call.for_teacher:
+    recorded['teacher_prompt'] = responses.call.for_teacher.tokens[row]
   return free.replace(**recorded | dict(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
       response=np.where(real, rollouts.tokens, 0), length=length,
@@ -332,15 +337,19 @@ def plan(
     needed: np.ndarray) -> packing.Plan:
   """Plans the microbatches of `rows`, of which some are `needed`."""
   facts = table.at(rows)
+  prompt_length = facts.prompt_length
+  if facts.teacher_prompt_length is not None:  # room for either
+    prompt_length = np.maximum(prompt_length, facts.teacher_prompt_length)
   return processes_lib.replicate(
       parts.programs.learner.plan(
-          facts.group, facts.prompt_length,
-          np.where(needed, facts.length, 0)),
+          facts.group, prompt_length, np.where(needed, facts.length, 0)),
       parts.processes.learner_mesh)
 
 
 # Columns of which others of a batch are made.
-_MERGED = 'prompt', 'prompt_length', 'response', 'length', 'generated'
+_MERGED = (
+    'prompt', 'prompt_length', 'response', 'length', 'generated',
+    'teacher_prompt')
 
 
 def learner_batch(
@@ -360,15 +369,23 @@ def learner_batch(
     LearnerBatch of B rows and S = L + T columns.
   """
   of = tokens.at(rows)
-  # A token of a response is predicted by the column before it: filler too has
-  # a prompt.
-  prompt_length = np.maximum(of.prompt_length, 1)
   t = np.arange(of.response.shape[1])
   wrote = t < of.length[:, None]
   if of.generated is not None:
     wrote &= of.generated
-  sequence = np.pad(of.prompt, ((0, 0), (0, len(t))))
-  np.put_along_axis(sequence, prompt_length[:, None] + t, of.response, axis=1)
+
+  def after(prompt, length):
+    # A token of a response is predicted by the column before it: filler too has
+    # a prompt.
+    length = np.maximum(length, 1)
+    sequence = np.pad(prompt, ((0, 0), (0, len(t))))
+    np.put_along_axis(sequence, length[:, None] + t, of.response, axis=1)
+    return sequence, length
+
+  sequence, prompt_length = after(of.prompt, of.prompt_length)
+  if 'teacher_prompt_length' in further:
+    further['teacher_tokens'], further['teacher_prompt_length'] = after(
+        of.teacher_prompt, further['teacher_prompt_length'])
   carried = {name: x for name, x in of.columns.items() if name not in _MERGED}
   return LearnerBatch(**carried | further, **dict(
       tokens=sequence, prompt_length=prompt_length, response_length=of.length,

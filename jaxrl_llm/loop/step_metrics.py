@@ -117,7 +117,8 @@ def report(
   writer, players = (
       parts.programs.rollout_sampler.player, parts.programs.players)
   passes = {writer: 3 * settings.actor_learns, TEACHER: 1,
-            POLICY: 2 if frozen else 3}
+            POLICY: (2 if frozen else 3) + (
+                settings.teacher_prompt > 0 and TEACHER not in players)}
   return Report(
       row, written[len(first):], shown, int(table.generated.sum()),
       flops.of_step(

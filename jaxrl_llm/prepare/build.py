@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding, tasks
-from jaxrl_llm.base import phases, plain, schedules
+from jaxrl_llm.base import own_code, phases, plain, schedules
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import ModelTokenizer
 from jaxrl_llm.learner.options import POLICY
@@ -100,6 +100,40 @@ def drop_long_prompts(
   return kept, [n for n in lengths if n <= config.max_prompt]
 
 
+def with_teacher_prompts(
+    problems: Sequence[tasks.Problem], tokenizer: Any,
+    config: ConfigDict) -> list[tasks.Problem]:
+  """Adds what the teacher reads, by `teacher.hint`.
+
+  A warning counts the problems that are left out, since the text is too long.
+
+  Raises:
+    ValueError: the function fails, returns no text, or no text fits.
+  """
+  name, most = config.teacher.hint, methods.teacher_prompt(config)
+  make, kept = own_code.guarded(
+      f'teacher.hint={name}', own_code.function(name)), []
+  for problem in problems:
+    text = make(problem)
+    if not text or not isinstance(text, str) or plain.text(text) != text:
+      raise ValueError(
+          f'teacher.hint={name} returns {plain.shown(str(text))} for the '
+          f'problem {plain.shown(problem.shown)}: return the text that the '
+          'teacher reads.')
+    if 1 <= len(tokenizer.encode(text)) <= most:
+      kept.append(dataclasses.replace(problem, teacher_prompt=text))
+  if not kept:
+    raise ValueError(
+        f'No text of teacher.hint={name} has at most {most} tokens: raise '
+        'teacher.max_tokens.')
+  if len(kept) < len(problems):
+    logging.warning(
+        "Left out of the set 'train': %d of %d problems, for which "
+        'teacher.hint has more than %d tokens: teacher.max_tokens raises '
+        'that.', len(problems) - len(kept), len(problems), most)
+  return kept
+
+
 def with_stops(task: tasks.Task, config: ConfigDict, size: int) -> Any:
   """Returns a task's tokeniser with all that ends a response of the run.
 
@@ -140,6 +174,8 @@ def _task(
         f'model.vocab_size={model.vocab_size} is less than the {needed} tokens '
         'of the tokeniser: raise it, or take the tokeniser of the model.')
   lengths = {}
+  if checked and config.teacher.hint:
+    task.train = with_teacher_prompts(task.train, tokenizer, config)
   for name in ('train', 'heldout') if checked else ():
     kept, lengths[name] = drop_long_prompts(
         getattr(task, name), tokenizer, config, name)
@@ -215,9 +251,12 @@ def _stops(tokenizer: Any) -> stops_lib.Stops:
 
 
 def _contents(
-    task: tasks.Task, checkpoints: dict[str, hf.Checkpoint]) -> dict[str, str]:
+    task: tasks.Task, checkpoints: dict[str, hf.Checkpoint],
+    config: ConfigDict) -> dict[str, str]:
   """Returns digests of the problems, and of the files of models."""
-  return {'problems': digest(task.train, ('id', 'prompt', 'info')), **{
+  fields = 'id', 'prompt', 'info', *['teacher_prompt'] * bool(
+      config.teacher.hint)
+  return {'problems': digest(task.train, fields), **{
       'model' if player == POLICY else player: hf.digest(checkpoint.folder)
       for player, checkpoint in checkpoints.items()}}
 
@@ -298,5 +337,5 @@ def parts(
       advantages=choices.advantages(config, stages.needs.of_advantage),
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
-      contents=_contents(task, checkpoints), user_config=user_config,
+      contents=_contents(task, checkpoints, config), user_config=user_config,
       processes=processes, unrewarded=rollout.Unrewarded(), needs=needs)

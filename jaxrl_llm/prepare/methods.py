@@ -69,7 +69,8 @@ def settings(
       actor_learns=of_actor is None or of_actor.learns,
       lam=1.0 if config.off_policy == 'none' else (
           config[config.off_policy].lam),
-      records=config.log.samples, workdir=config.workdir, carry=carry)
+      records=config.log.samples, workdir=config.workdir, carry=carry,
+      teacher_prompt=teacher_prompt(config))
 
 
 def gradient_at_zero(config: ConfigDict) -> str:
@@ -108,9 +109,18 @@ def actor(config: ConfigDict) -> Optional[actor_lib.Training]:
 
 def teacher(config: ConfigDict) -> Optional[teacher_lib.Distillation]:
   """Returns the form of the KL to a teacher; None without one."""
-  if TEACHER not in config_lib.players(config_lib.flatten(config)):
+  prompt = teacher_prompt(config)
+  if not prompt and TEACHER not in config_lib.players(
+      config_lib.flatten(config)):
     return None
-  return config_lib.as_section(teacher_lib.Distillation, config.teacher)
+  return config_lib.as_section(
+      teacher_lib.Distillation, config.teacher, prompt_columns=prompt)
+
+
+def teacher_prompt(config: ConfigDict) -> int:
+  """Returns the most tokens of a prompt of the teacher's own; 0 without one."""
+  given = config.teacher
+  return (given.max_tokens or config.max_prompt) if given.hint else 0
 
 
 def learns(config: ConfigDict, player: str) -> bool:

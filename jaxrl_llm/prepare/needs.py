@@ -60,7 +60,8 @@ def of(
       updated={
           **{name: kind for name, kind in columns.items() if name in (
               {*named, *RolloutTokens.declared, 'temperature',
-               'token_advantages'} - {'generated'})},
+               'token_advantages', 'teacher_prompt_length', 'teacher_tokens'}
+              - {'generated', 'teacher_prompt'})},
           **({'identity': None} if rejection else {})},
       scored=scored,
       of_advantage=tuple(
@@ -72,13 +73,15 @@ def of(
           S=config.max_prompt + config.max_response, K=top, I=3,
           F=methods.reward_functions(config),
           U=config.task.max_turns if turns else 1,
-          E=record.width if record else 0),
+          E=record.width if record else 0, G=methods.teacher_prompt(config),
+          Z=methods.teacher_prompt(config) + config.max_response),
       top=top,
       behaviour_params=bool(rejection) and rejection.needs_actor and not (
           actor and (not actor.learns or updates == 1)))
 
 
 _TOP, _TURNS = ('top_ids', 'top_logprobs'), ('turn_start', 'turn_length')
+_OF_TEACHER = 'teacher_prompt', 'teacher_prompt_length', 'teacher_tokens'
 
 
 def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
@@ -106,6 +109,7 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       turn_rewards=turns and 'turn_rewards' in every,
       temperature=isinstance(config.sampling.temperature, str),
       token_advantages=by_token, **dict.fromkeys(_TURNS, by_token),
+      **dict.fromkeys(_OF_TEACHER, methods.teacher_prompt(config)),
   ).items() if wanted)
   flat = config_lib.flatten(config)
   for field in ('advantage', *methods.LOSS):

@@ -59,6 +59,8 @@ class Problem:
       prompt has none.
     source: of several files of held-out problems, the name of the problem's;
       evaluations are reported by it too. '' for one file, or none.
+    teacher_prompt: what a teacher reads in place of the prompt; a run with
+      `teacher.hint` makes it.
   """
   id: int
   prompt: str
@@ -67,6 +69,7 @@ class Problem:
   info: Any = None
   text: str = ''
   source: str = ''
+  teacher_prompt: str = ''
 
   @property
   def shown(self) -> str:

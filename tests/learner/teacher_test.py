@@ -160,6 +160,87 @@ def test_corrections_weigh_it(form):
   close(grads[1], jax.tree.map(lambda x: 2 * x, grads[0]))
 
 
+# Prompts of the policy, and the longer and shorter ones of the teacher.
+_PROMPTS = [[1, 2], [2], [0, 1]], [[0, 2, 1, 1, 2], [1], [2, 2, 0]]
+_OF_ROW, _LENGTHS = np.array([0, 0, 1, 2, 2, 2]), np.array([3, 1, 2, 3, 2, 1])
+
+
+def _sequences(prompts, columns, responses):
+  """Returns sequences [B, columns + 3], and the lengths of their prompts."""
+  out = np.zeros((len(_OF_ROW), columns + 3), np.int32)
+  for row, prompt, response in zip(out, _OF_ROW, responses, strict=True):
+    whole = [*prompts[prompt], *response]
+    row[:len(whole)] = whole
+  return out, np.int32([len(prompts[p]) for p in _OF_ROW])
+
+
+@pytest.mark.parametrize('fields', [
+    dict(kl='all'), dict(kl='top_k', top_k=1), dict(kl='sampled'),
+    dict(kl='all', attention='splash', tokens=18),
+    dict(kl='all', own=True, tokens=18)], ids=str)
+def test_a_teacher_reads_a_prompt_of_its_own(fields):
+  """Another model, or the policy itself; lists in chunks and in rows."""
+  fields = {'tokens': 60} | fields
+  own, more = fields.pop('own', False), {
+      name: fields.pop(name) for name in ('attention', 'tokens')
+      if name in fields}
+  players = {'policy': learner_lib.PlayerModel(MODEL, SGD)}
+  if not own:
+    players['teacher'] = learner_lib.PlayerModel(LARGER)
+  made = learner_lib.make_learner(players, learner_lib.LearnerConfig(
+      max_prompt=2, max_response=3, samples=3, **more,
+      teacher=teacher_lib.Distillation(**fields, prompt_columns=5)))
+  rng = np.random.default_rng(0)
+  responses = [rng.integers(0, V, n).tolist() for n in _LENGTHS]
+  (tokens, length), (hinted, hinted_length) = (
+      _sequences(prompts, columns, responses)
+      for prompts, columns in zip(_PROMPTS, (2, 5)))
+  mask = np.arange(3) < _LENGTHS[:, None]
+  rows = LearnerBatch(
+      tokens=tokens, prompt_length=length, response_length=np.int32(_LENGTHS),
+      mask=mask, behaviour_logprobs=np.zeros((6, 3), np.float32),
+      advantages=np.zeros(6, np.float32), teacher_tokens=hinted,
+      teacher_prompt_length=hinted_length)
+  plan = made.plan(_OF_ROW, np.maximum(length, hinted_length), _LENGTHS)
+  state, metrics = made.update(
+      made.init({'policy': jax.device_put(params())}), rows, plan,
+      jax.tree.map(np.float32, LOSS), None,
+      None if own else {'teacher': jax.device_put(params(True))})
+  got = jax.tree.map(
+      lambda a, b: a - np.asarray(b), params(), state['policy'].params)
+
+  def logps(tree, model, tokens, length):
+    hidden, _ = transformer.forward(tree, tokens, cfg=model)
+    found = jax.nn.log_softmax(
+        transformer.logits(tree, hidden, model) / .8)
+    at = length[:, None] - 1 + np.arange(3)
+    return jnp.take_along_axis(found, at[..., None], 1)
+
+  def mean(tree):
+    p = logps(tree, MODEL, tokens, length)
+    q = jax.lax.stop_gradient(logps(
+        *(params(), MODEL) if own else (params(True), LARGER), hinted,
+        hinted_length))
+    if fields['kl'] == 'sampled':
+      of = lambda x: jnp.take_along_axis(
+          x, np.int32([r + [0] * (3 - len(r)) for r in responses])[..., None],
+          -1)[..., 0]
+      p, q = of(p), of(q)
+      kl = jnp.exp(p - jax.lax.stop_gradient(p)) * jax.lax.stop_gradient(p - q)
+    elif fields['kl'] == 'top_k':
+      first = jnp.argmax(q, -1)[..., None]
+      p, q = (jnp.take_along_axis(x, first, -1)[..., 0] for x in (p, q))
+      kl = jnp.exp(p) * (p - q) + (1 - jnp.exp(p)) * (
+          jnp.log1p(-jnp.exp(p)) - jnp.log1p(-jnp.exp(q)))
+    else:
+      kl = jnp.sum(jnp.exp(p) * (p - q), -1)
+    return jnp.sum(jnp.where(mask, kl, 0)) / mask.sum()
+
+  want, grad = jax.value_and_grad(mean)(params())
+  np.testing.assert_allclose(metrics['teacher_kl'], want, rtol=1e-4)
+  close(got, jax.tree.map(lambda x: .5 * x, grad))
+
+
 @pytest.mark.parametrize('form', ['all', 'sampled'])
 def test_a_student_reaches_its_teacher(form):
   """After all nine prompts, by the tokens that the student draws itself."""
