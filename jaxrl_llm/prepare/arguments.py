@@ -148,7 +148,8 @@ def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
   config = made.config
   return made.learner.plan(
       np.arange(rows) // config.samples_per_prompt,
-      np.full(rows, config.max_prompt), np.full(rows, config.max_response))
+      np.full(rows, methods.prompt_columns(config)),
+      np.full(rows, config.max_response))
 
 
 def _sft(made: programs.Programs) -> Any:

@@ -74,7 +74,7 @@ def options(asked: Any, config: ConfigDict) -> Iterator[ConfigDict]:
   """
   tokens, remat = config.learner.tokens_per_microbatch, config.learner.remat
   # A list has a row at least, and all of a batch at most.
-  least = config.max_prompt + config.max_response - 1
+  least = methods.prompt_columns(config) + config.max_response - 1
   most = least * methods.minibatch_rows(config)
   sizes, kinds = [tokens], [remat]
   if asked.tokens_per_microbatch == AUTO:

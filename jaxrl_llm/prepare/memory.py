@@ -171,7 +171,7 @@ def _update(
 ) -> list[Part]:
   """Returns the arrays that an update of the parameters needs."""
   # A microbatch has a row at least, and all of an update at most.
-  tokens = config.max_prompt + config.max_response - 1
+  tokens = methods.prompt_columns(config) + config.max_response - 1
   if config.learner.tokens_per_microbatch != AUTO:
     tokens = max(tokens, min(
         config.learner.tokens_per_microbatch, tokens * config.prompts_per_step

@@ -123,6 +123,11 @@ def teacher_prompt(config: ConfigDict) -> int:
   return (given.max_tokens or config.max_prompt) if given.hint else 0
 
 
+def prompt_columns(config: ConfigDict) -> int:
+  """Returns the most tokens of a prompt in an update, whoever reads it."""
+  return max(config.max_prompt, teacher_prompt(config))
+
+
 def learns(config: ConfigDict, player: str) -> bool:
   """Returns whether a player of a config is trained."""
   return player == POLICY or player == ACTOR and actor(config).learns

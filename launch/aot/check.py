@@ -397,7 +397,8 @@ def _plan(made: programs.Programs, name: str, case: Case) -> packing.Plan:
         np.full(rows, limits.max_response))
   return made.learner.plan(
       np.arange(rows) // config.samples_per_prompt,
-      np.full(rows, config.max_prompt), _lengths(made, name, case))
+      np.full(rows, methods.prompt_columns(config)),
+      _lengths(made, name, case))
 
 
 def _chances(
@@ -488,14 +489,15 @@ def _model_flops(made: programs.Programs, name: str) -> float:
         made.model, prompt, prompt, np.full(rows, limits.max_response))
   if name == 'sample':
     return forward(made.players[made.rollout_sampler.player], groups)
-  total = 0.0
+  total, own = 0.0, methods.teacher(config) and 'teacher' not in made.players
   for of, player in made.players.items():
     runs = dict(
         score=_runs(made, 'score') if of == 'policy' else (
             'old_logprobs' in made.needs.columns and of != 'teacher'),
-        # A backward pass is two, or one with LoRA.
+        # A backward pass is two, or one with LoRA; one as its own teacher.
         update=config.learner.epochs * (1 if of == 'teacher' else (
-            2 if of == 'policy' and config.lora.rank else 3)))
+            2 if of == 'policy' and config.lora.rank else 3) + bool(
+                own and of == 'policy')))
     total += runs.get(name, 0) * forward(
         player, -(-rows // config.samples_per_prompt))
   return total
