@@ -8,7 +8,7 @@ Axis letters, used everywhere: P prompts, L prompt tokens, R requests, T
 response tokens, K top-k entries, B rows of a learner batch, S = L + T tokens
 of a row, N samples of a group, D width, V vocabulary, H heads; and of columns,
 F reward functions, U turns, E numbers of a token's experts, I = 3 of
-`identity`, G tokens of a prompt of the teacher's own, Z = G + T.
+`identity`, Z tokens of a row as the teacher reads it.
 
 Every probability names its distribution. `tempered` is softmax(logits /
 temperature), as the sampler computes it. `behaviour` is the distribution that a
@@ -136,8 +136,8 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
     z: [C, T] float32 or None, normaliser of the kept probabilities.
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
-    teacher_prompt: [C, G] int32 or None, what the teacher reads in place of the
-      prompt, right-padded.
+    teacher_tokens: [C, Z] int32 or None, a prompt of the teacher's own, then the
+      response.
 
   Also those of `Rollouts` that the run needs.
   """
@@ -152,7 +152,7 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
       np.float32, 'T', maker='score', player='policy', frozen=True)
   z = column(np.float32, 'T', maker='score', player='actor')
   actor_logprobs = column(np.float32, 'T', maker='score', player='actor')
-  teacher_prompt = column(np.int32, 'G', maker='run')
+  teacher_tokens = column(np.int32, 'Z', maker='run')
 
 
 class Table(Rows):
@@ -249,7 +249,6 @@ class LearnerBatch(Rows, also=(RolloutTokens, Table)):
       truncation with `loss.behaviour='tempered'`, after it with 'sampled'.
     advantages: [B] float32.
     identity: [B, 3] uint32 or None: seed of the run, group and sample.
-    teacher_tokens: [B, Z] int32 or None, prompt of the teacher, then response.
 
   Also those of `RolloutTokens` and `Table` that the run needs. Without
   `old_logprobs` the update uses its own log-probs, which is exact for the first
@@ -262,7 +261,6 @@ class LearnerBatch(Rows, also=(RolloutTokens, Table)):
   behaviour_logprobs = column(np.float32, 'T')
   advantages = column(np.float32)
   identity = column(np.uint32, 'I', maker='run')
-  teacher_tokens = column(np.int32, 'Z', maker='run')
 
 
 class AdvantageError(ValueError):
@@ -379,8 +377,8 @@ class Settings(NamedTuple):
     workdir: folder of the run.
     carry: of responses that are carried over to the next wave; None if a wave
       waits for all of them.
-    teacher_prompt: G, most tokens of a prompt of the teacher's own; 0 if it
-      reads the policy's.
+    teacher_prompt: most tokens of a prompt of the teacher's own; 0 if it reads
+      the policy's.
   """
   seed: int
   steps: int

@@ -170,7 +170,7 @@ def update(
   if cfg.rejection and cfg.rejection.needs_actor and (
       setting.writer not in learning):
     others = {**(others or {}), BEHAVIOUR: writer.params}
-  others = others or {}
+  others = ({TEACHER: policy.params} if cfg.teacher else {}) | (others or {})
   fold = functools.partial(
       packing.fold, plan=plan, mesh=setting.mesh,
       rows=packing.arrange(rows, plan, setting.mesh))
@@ -258,11 +258,8 @@ def _loss(params, given, rows, at, *, setting):
   cfg, loss = setting.cfg, given.loss
   batch, weights, noise = rows
   lam = loss.rejection.get('lam')
-  others = given.others
-  if cfg.teacher and TEACHER not in others:
-    others = {**others, TEACHER: jax.lax.stop_gradient(params[POLICY])}
   now = forward.stats(
-      {**params, **others}, given.frozen, batch, at, forward.Numbers(
+      {**params, **given.others}, given.frozen, batch, at, forward.Numbers(
           loss.temperature, lam, loss.teacher.get('temperature')), setting)
   rejection = None
   if cfg.rejection:

@@ -54,8 +54,8 @@ class SampleCall(NamedTuple):
     problems: P of them.
     prompts: their prompts, [P, L].
     requests: R of them.
-    for_teacher: the prompts [P, G] that a teacher reads in place of these; None
-      if it reads the same ones.
+    for_teacher: prompts that a teacher reads in place of these; None if it
+      reads the same ones.
   """
   problems: Sequence[tasks.Problem]
   prompts: Prompts
@@ -252,6 +252,26 @@ def for_teacher(
   columns = settings.teacher_prompt
   return encode(
       problems, tokenizer, columns, 'teacher_prompt') if columns else None
+
+
+def sequences(
+    prompt: np.ndarray, length: np.ndarray, response: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Puts responses directly after their prompts.
+
+  Args:
+    prompt: [B, L], right-padded.
+    length: [B], tokens of the prompts.
+    response: [B, T].
+
+  Returns:
+    [B, L + T]; and the lengths, at least 1: a token of a response is predicted
+    by the column before it, so that filler too has a prompt.
+  """
+  length, t = np.maximum(length, 1), np.arange(response.shape[1])
+  out = np.pad(prompt, ((0, 0), (0, len(t))))
+  np.put_along_axis(out, length[:, None] + t, response, axis=1)
+  return out, length
 
 
 def decode(

@@ -14,8 +14,8 @@ import numpy as np
 from jaxrl_llm.base import schedules
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.advantages import WaveSignal
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.parts import Parts
-from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.types import (
   AdvantageError,
@@ -52,8 +52,8 @@ class Wave(NamedTuple):
     carried: a `carry.Carried`; None if nothing is carried over.
   """
   ask: GroupRequests
-  responses: Responses
-  judged: Judged
+  responses: rollout.Responses
+  judged: rollout.Judged
   rows: Buffer
   signal: WaveSignal
   carried: Any = None
@@ -78,7 +78,7 @@ def empty(rows: int, stages: Stages) -> Buffer:
 
 
 def of_wave(
-    ask: GroupRequests, responses: Responses, judged: Judged,
+    ask: GroupRequests, responses: rollout.Responses, judged: rollout.Judged,
     stages: Stages, step: int = 0) -> Buffer:
   """Makes the rows of a wave, in the order of its requests.
 
@@ -95,7 +95,7 @@ def of_wave(
     log-probs are 0 where they are not at home in this process.
   """
   prompts, row = responses.call.prompts, responses.call.requests.prompt
-  free = empty(len(row), stages)
+  free, teacher = empty(len(row), stages), responses.call.for_teacher
   table = free.table.replace(
       group=ask.group[row].astype(np.int64), sample=ask.sample,
       problem=ask.problem[row].astype(np.int32),
@@ -104,21 +104,19 @@ def of_wave(
       valid=judged.valid, prompt_length=prompts.length[row],
       length=judged.length, generated=judged.generated,
       truncated=judged.truncated, entropy=judged.entropy,
-      probe=ask.probe[row].astype(bool), shard=responses.shard)
+      probe=ask.probe[row].astype(bool), shard=responses.shard,
+      teacher_prompt_length=teacher and teacher.length[row])
   if table.separate is not None and judged.rewards:
     table = table.replace(separate=np.stack(
         [*judged.rewards.values()], 1).astype(np.float32))
   if table.temperature is not None:
     table.temperature[:] = schedules.at(stages.settings.temperature, step)
-  if responses.call.for_teacher:
-    table = table.replace(
-        teacher_prompt_length=responses.call.for_teacher.length[row])
   _add_turns(table, judged)
   return Buffer(table, tokens_of(
       responses, judged.length, free.tokens, stages.settings.tempered))
 
 
-def _add_turns(table: Table, judged: Judged) -> None:
+def _add_turns(table: Table, judged: rollout.Judged) -> None:
   """Writes the turns of responses into the columns that a table has of them."""
   columns = table.turn_start, table.turn_length, table.turn_rewards
   turns = judged.turns or [[(0, n, 0.0)] for n in judged.length]
@@ -130,7 +128,7 @@ def _add_turns(table: Table, judged: Judged) -> None:
 
 
 def tokens_of(
-    responses: Responses, length: np.ndarray, free: RolloutTokens,
+    responses: rollout.Responses, length: np.ndarray, free: RolloutTokens,
     tempered: bool) -> RolloutTokens:
   """Makes the tokens of responses, in the order of their requests.
 
@@ -150,13 +148,14 @@ def tokens_of(
       name: x for name, x in rollouts.columns.items()
       if name in free.columns or name in ('top_ids', 'top_logprobs')}
   if free.token_steps is not None:
-    recorded['token_steps'] = np.where(real, responses.policy_step, 0).astype(
-        np.int32)
-  if responses.call.for_teacher:
-    recorded['teacher_prompt'] = responses.call.for_teacher.tokens[row]
+    recorded['token_steps'] = np.int32(np.where(real, responses.policy_step, 0))
+  response = np.where(real, rollouts.tokens, 0)
+  if teacher := responses.call.for_teacher:
+    recorded['teacher_tokens'], _ = rollout.sequences(
+        teacher.tokens[row], teacher.length[row], response)
   return free.replace(**recorded | dict(
       prompt=prompts.tokens[row], prompt_length=prompts.length[row],
-      response=np.where(real, rollouts.tokens, 0), length=length,
+      response=response, length=length,
       behaviour_logprobs=np.where(real, behaviour, 0).astype(np.float32)))
 
 
@@ -337,19 +336,16 @@ def plan(
     needed: np.ndarray) -> packing.Plan:
   """Plans the microbatches of `rows`, of which some are `needed`."""
   facts = table.at(rows)
-  prompt_length = facts.prompt_length
-  if facts.teacher_prompt_length is not None:  # room for either
-    prompt_length = np.maximum(prompt_length, facts.teacher_prompt_length)
+  longest = np.maximum(
+      facts.prompt_length, facts.columns.get('teacher_prompt_length', 1))
   return processes_lib.replicate(
       parts.programs.learner.plan(
-          facts.group, prompt_length, np.where(needed, facts.length, 0)),
+          facts.group, longest, np.where(needed, facts.length, 0)),
       parts.processes.learner_mesh)
 
 
 # Columns of which others of a batch are made.
-_MERGED = (
-    'prompt', 'prompt_length', 'response', 'length', 'generated',
-    'teacher_prompt')
+_MERGED = 'prompt', 'prompt_length', 'response', 'length', 'generated'
 
 
 def learner_batch(
@@ -369,23 +365,11 @@ def learner_batch(
     LearnerBatch of B rows and S = L + T columns.
   """
   of = tokens.at(rows)
-  t = np.arange(of.response.shape[1])
-  wrote = t < of.length[:, None]
+  wrote = np.arange(of.response.shape[1]) < of.length[:, None]
   if of.generated is not None:
     wrote &= of.generated
-
-  def after(prompt, length):
-    # A token of a response is predicted by the column before it: filler too has
-    # a prompt.
-    length = np.maximum(length, 1)
-    sequence = np.pad(prompt, ((0, 0), (0, len(t))))
-    np.put_along_axis(sequence, length[:, None] + t, of.response, axis=1)
-    return sequence, length
-
-  sequence, prompt_length = after(of.prompt, of.prompt_length)
-  if 'teacher_prompt_length' in further:
-    further['teacher_tokens'], further['teacher_prompt_length'] = after(
-        of.teacher_prompt, further['teacher_prompt_length'])
+  sequence, prompt_length = rollout.sequences(
+      of.prompt, of.prompt_length, of.response)
   carried = {name: x for name, x in of.columns.items() if name not in _MERGED}
   return LearnerBatch(**carried | further, **dict(
       tokens=sequence, prompt_length=prompt_length, response_length=of.length,

@@ -60,8 +60,7 @@ def of(
       updated={
           **{name: kind for name, kind in columns.items() if name in (
               {*named, *RolloutTokens.declared, 'temperature',
-               'token_advantages', 'teacher_prompt_length', 'teacher_tokens'}
-              - {'generated', 'teacher_prompt'})},
+               'token_advantages', 'teacher_prompt_length'} - {'generated'})},
           **({'identity': None} if rejection else {})},
       scored=scored,
       of_advantage=tuple(
@@ -73,7 +72,7 @@ def of(
           S=config.max_prompt + config.max_response, K=top, I=3,
           F=methods.reward_functions(config),
           U=config.task.max_turns if turns else 1,
-          E=record.width if record else 0, G=methods.teacher_prompt(config),
+          E=record.width if record else 0,
           Z=methods.teacher_prompt(config) + config.max_response),
       top=top,
       behaviour_params=bool(rejection) and rejection.needs_actor and not (
@@ -81,7 +80,7 @@ def of(
 
 
 _TOP, _TURNS = ('top_ids', 'top_logprobs'), ('turn_start', 'turn_length')
-_OF_TEACHER = 'teacher_prompt', 'teacher_prompt_length', 'teacher_tokens'
+_OF_TEACHER = 'teacher_prompt_length', 'teacher_tokens'
 
 
 def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
