@@ -136,7 +136,7 @@ class RolloutTokens(Rows, also=(Rollouts,), wide=True):
     z: [C, T] float32 or None, normaliser of the kept probabilities.
     actor_logprobs: [C, T] float32 or None, under the actor that wrote them, if
       it is another model.
-    teacher_tokens: [C, Z] int32 or None, a prompt of the teacher's own, then the
+    teacher_tokens: [C, Z] int32 or None, the teacher's own prompt, then the
       response.
 
   Also those of `Rollouts` that the run needs.
