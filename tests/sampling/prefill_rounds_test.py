@@ -270,13 +270,13 @@ def _evaluation(config):
 
 
 def test_an_evaluation_in_rounds(monkeypatch):
-  seen, original = [], generate_lib.SamplerConfig.__post_init__
+  seen, original = [], generate_lib.SamplerConfig.check
 
-  def watched(self):
+  def watched(self, cfg):
     seen.append(self.prefill_prompts)
-    original(self)
+    original(self, cfg)
 
-  monkeypatch.setattr(generate_lib.SamplerConfig, '__post_init__', watched)
+  monkeypatch.setattr(generate_lib.SamplerConfig, 'check', watched)
   one, *others = (
       _evaluation(tiny.load(sampling__prefill_prompts=rounds))
       for rounds in (None, 3, 99))
