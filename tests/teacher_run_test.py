@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import train
+from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, stages
 from tests.helpers import tiny
@@ -88,8 +89,8 @@ def test_the_policy_learns_from_itself_with_a_hint(tmp_path, monkeypatch):
   parts = watched.parts
   assert {*parts.programs.players} == {'policy'}
   state, fixed, _ = tiny.begin(parts)
+  params = jax.device_get(state.learner.params)
   _, report = train.take_step(parts, state, fixed, timing.Timer())
-  assert report.row['update/teacher_kl'] > 0
   by_prompt = {problem.prompt: problem.teacher_prompt
                for problem in parts.task.train}
   decode = parts.task.tokenizer.decode
@@ -99,6 +100,19 @@ def test_the_policy_learns_from_itself_with_a_hint(tmp_path, monkeypatch):
         batch.teacher_prompt_length, batch.response_length):
       assert decode(hinted[:m].tolist()) == by_prompt[decode(row[:n].tolist())]
       assert (row[n:n + length] == hinted[m:m + length]).all() and length
+  batch, = watched.batches
+
+  def logps(tokens, length):
+    hidden, _ = transformer.forward(params, tokens, cfg=parts.programs.model)
+    found = jax.nn.log_softmax(transformer.logits(
+        params, hidden, parts.programs.model) / own.sampling.temperature)
+    at = length[:, None] - 1 + np.arange(batch.mask.shape[1])
+    return np.take_along_axis(np.asarray(found), at[..., None], 1)
+
+  p, q = (logps(batch.tokens, batch.prompt_length),
+          logps(batch.teacher_tokens, batch.teacher_prompt_length))
+  kl = np.sum(np.exp(p) * (p - q), -1)[batch.mask].mean()
+  assert report.row['update/teacher_kl'] == pytest.approx(kl, rel=1e-3) and kl
   for more in dict(sampling__carry_over=True, sampling__wave_steps=6), TEACHER:
     rows = go(tmp_path / str(len(more)), **{
         **fields, 'teacher__max_tokens': 30, **more})
