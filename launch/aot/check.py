@@ -359,9 +359,16 @@ def _estimate(made, chip, name, text, case) -> cost.Cost:
 
 
 def _runs(made: programs.Programs, name: str) -> int:
-  """Returns how often a program runs in a step, at most."""
+  """Returns how often a program runs in a step, at most.
+
+  With `sampling.carry_over`, the updates are those on as many groups as a step
+  begins: all groups that wait may leave at once, but not in each step.
+  """
   if name == 'update':
-    return made.needs.updates_per_step
+    carry, runs = made.stages.settings.carry, made.needs.updates_per_step
+    return runs if carry is None else max(
+        runs * carry.groups // made.stages.curriculum.max_prompts,
+        made.needs.updates_per_round)
   if name == 'score':
     return len(scores.scoring(made.needs.columns, {}, {}))
   return int(name != 'sft' or not made.config.steps)  # it is no part of one

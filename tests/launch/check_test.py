@@ -185,6 +185,8 @@ def test_a_step_that_carries_responses_over():
   assert x.use.waves == 32 and x.use.steps == 8
   assert [check._times(name, x) for name in ('sample', 'score', 'update')] == [
       32, 32, 1]
+  # Its two updates, though as many batches may leave at once as may wait.
+  assert made.needs.updates_per_step > 2 == check._runs(made, 'update')
   turns = check._turns(made, 'sample', x)
   assert turns['prefills'] * turns['serve'] * turns['decode'] == 8
   assert turns['prefills'] * turns['serve'] * turns['refill'] == 4
