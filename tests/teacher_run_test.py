@@ -70,7 +70,10 @@ def solved(problem):
   return f'{problem.prompt}{problem.answer}>{problem.prompt}'
 
 def long(problem):
-  return problem.prompt * (9 if problem.id % 2 else 1)
+  return problem.prompt[:2] * (9 if problem.id % 2 else 1)
+
+def same(problem):
+  return problem.prompt
 
 def none(problem):
   return None
@@ -125,8 +128,8 @@ def test_texts_of_a_teacher_are_checked(tmp_path, monkeypatch, caplog):
   make = lambda **fields: build.parts(tiny.load(
       tmp_path / 'run', advantage='none', samples_per_prompt=1, **fields))
   for name, said in (
-      ('none', "returns 'None' for the"), ('solved', 'at most 9 tokens'),
-      ('other', 'has no function')):
+      ('none', "returns 'None' for the"), ('same', 'the prompt of each'),
+      ('solved', 'at most 9 tokens'), ('other', 'has no function')):
     with pytest.raises(ValueError, match=said):
       make(teacher__hint=f'hints.py:{name}')
   parts = make(teacher__hint='hints.py:long')

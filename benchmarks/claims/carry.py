@@ -23,6 +23,7 @@ SPENT = {'decode steps': 'decode_steps', 'seconds': 'elapsed',
          'generated tokens': 'generated'}
 MEANS = {'slots in use': 'sampler/slot_use', 'mean length': 'response/length',
          'longest': 'response/length_max', 's per step': 'seconds/step',
+         'of it sampling': 'seconds/sample', 'of it scores': 'seconds/score',
          'waves of age': 'carry/age', 'tokens of older policies': 'carry/older',
          'prefilled tokens a step': 'carry/prefilled'}
 

@@ -141,7 +141,7 @@ class TeacherModelOptions:
 
 @dataclasses.dataclass(frozen=True)
 class HintOptions:
-  """What a teacher reads.
+  """Text that a teacher reads.
 
   Attributes:
     hint: FILE.py:NAME, a function from a Problem to the text that the teacher

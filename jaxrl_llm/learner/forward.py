@@ -97,6 +97,25 @@ class Setting(NamedTuple):
     return self.nets[self.writer if name == BEHAVIOUR else (
         name if name in self.nets else POLICY)]
 
+  def others(
+      self, given: Optional[dict[str, Any]], policy: Any) -> dict[str, Any]:
+    """Returns parameters without a gradient, those of the teacher among them.
+
+    Args:
+      given: `LearnerPrograms.update`'s.
+      policy: trained parameters of the policy.
+
+    Raises:
+      ValueError: the parameters of a teacher that is another model are missing.
+    """
+    given = given or {}
+    if not self.cfg.teacher or TEACHER in given:
+      return given
+    if TEACHER in self.nets:
+      raise ValueError(
+          "The teacher's weights are missing: give others={'teacher': ...}.")
+    return {**given, TEACHER: policy}
+
 
 class Numbers(NamedTuple):
   """Numbers of the distributions.
@@ -135,10 +154,10 @@ def stats(
   Args:
     params: name of each player in the pass to its parameters. With a teacher,
       `teacher` compares the policy with it; it reads `teacher_tokens`, if the
-      batch has them. With an actor, `student` has its
-      statistics. With BEHAVIOUR, `overlap` is computed between it and the
-      policy. Without, an exact normaliser is computed with the actor in
-      training, which is the same in the first update.
+      batch has them. With an actor, `student` has its statistics. With
+      BEHAVIOUR, `overlap` is computed between it and the policy. Without, an
+      exact normaliser is computed with the actor in training, which is the same
+      in the first update.
     frozen: parameters of the policy that are not trained, or None.
     batch: B rows. Experts in it are used by all models; there is no actor that
       is another model then.

@@ -93,8 +93,8 @@ class LearnerPrograms(NamedTuple):
       (state, metrics). The plan is of the rows that have a token in the loss.
       Takes one optimiser step; the input state is donated. `others` are
       parameters without a gradient, by name: forward.BEHAVIOUR, those that
-      wrote the rows, where the rejection needs them; 'teacher', which is the
-      policy in training if it is not given.
+      wrote the rows, where the rejection needs them; 'teacher', if that is
+      another model.
       Metrics are [] float32; metrics['objective'] has the objective's own, if
       it returns some. With `LearnerConfig.row_facts`, metrics['rows'] has
       'entropy' and 'clip_share' of each row [B], means over its trained tokens

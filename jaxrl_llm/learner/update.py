@@ -170,7 +170,7 @@ def update(
   if cfg.rejection and cfg.rejection.needs_actor and (
       setting.writer not in learning):
     others = {**(others or {}), BEHAVIOUR: writer.params}
-  others = ({TEACHER: policy.params} if cfg.teacher else {}) | (others or {})
+  others = setting.others(others, policy.params)
   fold = functools.partial(
       packing.fold, plan=plan, mesh=setting.mesh,
       rows=packing.arrange(rows, plan, setting.mesh))

@@ -108,7 +108,8 @@ def with_teacher_prompts(
   A warning counts the problems that are left out, since the text is too long.
 
   Raises:
-    ValueError: the function fails, returns no text, or no text fits.
+    ValueError: the function fails, returns no text or the prompts themselves,
+      or no text fits.
   """
   name, most = config.teacher.hint, methods.teacher_prompt(config)
   make, kept = own_code.guarded(
@@ -126,6 +127,10 @@ def with_teacher_prompts(
     raise ValueError(
         f'No text of teacher.hint={name} has at most {most} tokens: raise '
         'teacher.max_tokens.')
+  if all(problem.teacher_prompt == problem.prompt for problem in kept):
+    raise ValueError(
+        f'teacher.hint={name} returns the prompt of each problem as it is: '
+        'return another text, or leave teacher.hint out.')
   if len(kept) < len(problems):
     logging.warning(
         "Left out of the set 'train': %d of %d problems, for which "

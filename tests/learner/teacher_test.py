@@ -241,6 +241,14 @@ def test_a_teacher_reads_a_prompt_of_its_own(fields):
   close(got, jax.tree.map(lambda x: .5 * x, grad))
 
 
+def test_a_teacher_of_another_model_must_be_given():
+  made, rows = learner(kl='all'), batch(1)
+  with pytest.raises(ValueError, match="give others={'teacher': ...}"):
+    made.update(
+        made.init({'policy': jax.device_put(params())}), rows,
+        learners.plan(made, rows), jax.tree.map(np.float32, LOSS))
+
+
 @pytest.mark.parametrize('form', ['all', 'sampled'])
 def test_a_student_reaches_its_teacher(form):
   """After all nine prompts, by the tokens that the student draws itself."""
