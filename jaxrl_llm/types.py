@@ -379,6 +379,8 @@ class Settings(NamedTuple):
       waits for all of them.
     teacher_prompt: most tokens of a prompt of the teacher's own; 0 if it reads
       the policy's.
+    reward: factors of a reward model's score and of the verifier's reward, with
+      a reward model.
   """
   seed: int
   steps: int
@@ -399,6 +401,7 @@ class Settings(NamedTuple):
   workdir: str
   carry: Optional[Carry] = None
   teacher_prompt: int = 0
+  reward: tuple[float, float] = (0.0, 1.0)
 
 
 class Curriculum(NamedTuple):

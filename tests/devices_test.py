@@ -223,6 +223,22 @@ def test_a_teacher_teaches_the_same_on_eight_devices(form):
         value, abs=4 * error, rel=4 * error), name
 
 
+@pytest.mark.slow
+def test_a_reward_model_scores_the_same_on_eight_devices():
+  fields = {name.replace('actor', 'reward'): value
+            for name, value in tiny.ACTOR.items()} | {
+                'reward__model__kv_heads': 2}
+  one, eight = both(
+      loop, ((1, 1, 1), 1, fields), ((2, 2, 2), 8, fields))
+  model = config_lib.model_config(tiny.load(**fields), 'reward')
+  assert eight['tokens'][:1] == one['tokens'][:1]
+  row = one['rows'][0]
+  assert row['reward/std'] > 0
+  for name in 'reward/mean', 'reward/std', 'rewards/model':
+    assert eight['rows'][0][name] == pytest.approx(
+        row[name], abs=4 * typical(decoder(model, 40), model.width)), name
+
+
 def test_all_methods_pick_and_learn_the_same_on_eight_devices():
   """The first wave that is trained on, in two rounds, from one state."""
   one, eight = both(wave, ((1, 1, 1), 1), ((2, 2, 2), 8))

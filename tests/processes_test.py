@@ -320,6 +320,17 @@ def test_two_processes_do_what_one_does(tmp_path):
   alike(one, two, 1e-5)
 
 
+@pytest.mark.slow
+def test_a_reward_model_scores_the_rows_of_two_processes(tmp_path):
+  """Each is sent its own rows, which the other does not have."""
+  rows = one_then_two(tmp_path, dict(
+      {name.replace('actor', 'reward'): value
+       for name, value in tiny.ACTOR.items()}, steps=3, eval__every=0,
+      checkpoint__every=2, log__samples=9, reward__verifier=1.,
+      optimizer__learning_rate=.01), share=1)
+  assert all(row['reward/std'] > 0 for row in rows[1:])
+
+
 @pytest.mark.processes
 def test_a_process_with_another_config_is_refused(tmp_path):
   started = many.start(

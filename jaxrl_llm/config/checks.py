@@ -13,7 +13,7 @@ from jaxrl_llm.config.nested import flatten
 from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import players, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.learner.options import ACTOR, POLICY, TEACHER
+from jaxrl_llm.learner.options import ACTOR, POLICY, REWARD, TEACHER
 from jaxrl_llm.models.config import ModelConfig, NotOnDisk
 
 _MOST = 3  # sentences about one config
@@ -44,7 +44,7 @@ def validate(
       _carried, _lengths, _evaluation, _devices, _attention)
             for fault in check(config, model)]
   faults += [*_vocabularies(found), *_actor(config, model),
-             *_teacher(config, model)]
+             *_teacher(config, model), *_reward(config)]
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
@@ -314,6 +314,23 @@ def _teacher(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
            f'{model.vocab_size} tokens of the vocabulary: use teacher.kl=all.')
 
 
+def _reward(c: ConfigDict) -> Iterator[str]:
+  """Yields a sentence for each conflict of a reward model."""
+  if REWARD not in players(flatten(c)):
+    return
+  if not (c.reward.coef or c.reward.verifier):
+    yield ('reward.coef=0 and reward.verifier=0 leave no reward: set one of '
+           'them.')
+  if c.curriculum == 'speed':
+    yield ('curriculum=speed screens by right responses, but a reward model '
+           'gives scores: use curriculum=dynamic.')
+  others = {'separate', 'turn_rewards'} & {
+      *plugs.chosen('advantage', flatten(c))[0].columns}
+  for name in sorted(others):
+    yield (f'advantage={c.advantage} reads the column {name}, of which a '
+           "reward model's score is no part: choose another advantage.")
+
+
 def _vocabularies(found: Mapping[str, ModelConfig | None]) -> Iterator[str]:
   """Yields a sentence for each player with other tokens than the policy's."""
   sizes = {name: model.vocab_size for name, model in found.items() if model}
@@ -322,7 +339,8 @@ def _vocabularies(found: Mapping[str, ModelConfig | None]) -> Iterator[str]:
     if fewer < more:
       yield (f'{MODELS[name]} has {other} tokens and model {size}: ids {fewer} '
              f'to {more - 1} are of one alone. Choose a{"n" * (name == ACTOR)} '
-             f'{name} with the vocabulary of the policy.')
+             f'{name}{" model" * (name == REWARD)} with the vocabulary of the '
+             'policy.')
 
 
 def _actor(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:

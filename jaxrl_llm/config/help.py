@@ -40,7 +40,7 @@ GROUPS = {
     'problems': Group(
         'Problems and rewards', (
             'task.name', 'task.path', 'task.heldout', 'task.template',
-            'task.reward'), ('task',)),
+            'task.reward'), ('task', 'reward')),
     'model': Group(
         'Model', ('model.hf', 'model.preset', 'model.dtype', 'lora.rank'),
         ('model', 'lora')),

@@ -9,7 +9,7 @@ from jaxrl_llm.config.nested import flatten, nested
 from jaxrl_llm.config.sections import MODELS, SOURCES
 from jaxrl_llm.config.table import DEFAULTS, players, table
 from jaxrl_llm.config.values import to_text
-from jaxrl_llm.learner.options import POLICY, TEACHER
+from jaxrl_llm.learner.options import POLICY, REWARD, TEACHER
 from jaxrl_llm.models.config import ModelConfig, PRESETS, RopeScaling, SHAPING
 
 # Parameters; see `sharding.keep_memory`. Measured below and above: 0.3 million
@@ -41,12 +41,18 @@ def model_config(
         hf.fetch(given.hf, weights=False, field=f'{section}.hf', hub=hub))
     if known.dtype == 'float16':  # whose range is too small to train in
       known = dataclasses.replace(known, dtype='float32')
+    if known.scores != (player == REWARD):
+      raise ValueError(
+          f'{section}.hf={given.hf} is '
+          f'{"" if known.scores else "not "}a reward model, a sequence '
+          'classifier: use reward.model.hf for one, and for it alone.')
   elif given.preset not in PRESETS:
     raise ValueError(
         f'{section}.preset={given.preset} is not known: use one of '
         f'{", ".join(PRESETS)}.')
   else:
-    known = PRESETS[given.preset]
+    known = dataclasses.replace(
+        PRESETS[given.preset], scores=player == REWARD)
   optional = {
       f.name for f in dataclasses.fields(ModelConfig) if f.default is None}
   changes = {
@@ -114,7 +120,8 @@ def of_player(
   left = (*(f'{name}.' for name in SOURCES), *['loss.'] * (len(there) > 1),
           *_OF_POLICY * (player != POLICY),
           # A teacher from a checkpoint is used as it comes.
-          *['sft.'] * (player == TEACHER and bool(own['model.hf'])))
+          *['sft.'] * (player == REWARD or player == TEACHER and bool(
+              own['model.hf'])))
   flat = {name: value for name, value in (flat | own).items()
           if not name.startswith(left) or (
               name == 'actor.lag' and player == POLICY)}

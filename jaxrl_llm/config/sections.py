@@ -140,6 +140,32 @@ class TeacherModelOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class RewardModelOptions:
+  """Source of a reward model, which is not trained.
+
+  Attributes:
+    hf: a model that scores responses: a folder or a name on the hub, of a
+      sequence classifier with one label and the vocabulary of the policy.
+    preset: the same by preset, with random weights (none, and no
+      reward.model.hf: the verifier alone makes the reward).
+  """
+  hf: Path | None = None
+  preset: _Preset | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardOptions:
+  """Reward of a response, with a reward model.
+
+  Attributes:
+    coef: factor of the reward model's score in the reward.
+    verifier: factor of the verifier's reward, which is added to it.
+  """
+  coef: float = 1.0
+  verifier: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class HintOptions:
   """Text that a teacher reads.
 
@@ -347,7 +373,7 @@ def _fields(section: Section) -> list[Field]:
 # Name of each player to the section of its model. Its other fields and its
 # digest in a checkpoint have its name: `actor.learning_rate`, `contents.actor`.
 MODELS = {options.POLICY: 'model', options.ACTOR: 'actor.model',
-          options.TEACHER: 'teacher.model'}
+          options.TEACHER: 'teacher.model', options.REWARD: 'reward.model'}
 # Name of each player but the policy to the fields of which one adds it.
 SOURCES = {name: (f'{section}.hf', f'{section}.preset')
            for name, section in MODELS.items() if name != options.POLICY}
@@ -369,6 +395,9 @@ SECTIONS = (
     Section('teacher', HintOptions),
     Section('teacher', options.TeacherOptions,
             choice=' or '.join([*SOURCES[options.TEACHER], 'teacher.hint'])),
+    Section('reward.model', RewardModelOptions),
+    Section('reward', RewardOptions,
+            choice=' or '.join(SOURCES[options.REWARD])),
     Section('mesh', MeshOptions, NOTHING),
     Section('sft', SFTOptions, (WEIGHTS, SFT)),
     Section('eval', EvalOptions, NOTHING),

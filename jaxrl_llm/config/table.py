@@ -43,6 +43,8 @@ def _model_fields(section: str, affects: tuple[str, ...]) -> list[Field]:
   said = meanings(ModelConfig, 'Attributes')
   fields = []
   for f in dataclasses.fields(ModelConfig):
+    if f.name == 'scores':  # the player says it
+      continue
     is_optional, kind = optional(f.type)
     if kind is RopeScaling:
       kind = tuple[float, ...]

@@ -147,6 +147,8 @@ def fine_tune(config: ConfigDict, name: str = 'run') -> str:
     with contextlib.closing(parts):
       for one in parts.programs.players:
         player, folder = describe.of_player(parts, one), sft.folder(one)
+        if not config_lib.has_sft(player.config):
+          continue
         with contextlib.closing(SftFiles(player, display, workdir, folder, **{
             to: config.log[to] for to in trackers.TRACKERS})) as files:
           start_weights.start(

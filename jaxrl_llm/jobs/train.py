@@ -21,7 +21,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
-from jaxrl_llm.learner.options import POLICY, TEACHER
+from jaxrl_llm.learner.options import FROZEN, POLICY
 from jaxrl_llm.loop import flops, step_metrics
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.loop.state import complete, init_state, RunState
@@ -263,17 +263,17 @@ def _begin(
   for name in parts.programs.players:
     player, folder = describe.of_player(parts, name), sft_lib.folder(name)
     with phases.phase('weights' if name == POLICY else (
-        f'weights of the {name}')), sft.reported(
+        f'weights of {config_lib.MODELS[name]}')), sft.reported(
         player, display, workdir, folder) as report:
       starts[name] = start_weights.start(
           player, report, name=folder,
-          resumed=bool(restored) and name != TEACHER)
+          resumed=bool(restored) and name not in FROZEN)
   fixed = Fixed(
       sampling=parts.sampling(),
       loss=parts.replicate(choices.loss_params(parts.config)),
       anchors=starts[POLICY].anchors,
       frozen={name: start.frozen for name, start in starts.items()},
-      teacher=starts[TEACHER].params if TEACHER in starts else None)
+      **{name: starts[name].params for name in FROZEN if name in starts})
   if not restored:
     # The hooks of step 0 evaluate the start weights, and save them.
     state = init_state(parts, parts.programs.learner.init(

@@ -172,7 +172,7 @@ def stats(
   cfg = setting.cfg
   # Rows stay split over the devices of a data group, through the whole pass.
   batch = jax.lax.with_sharding_constraint(batch, P('fsdp'))
-  columns, tokens, layout = _listed(batch.tokens, at.lists, at, cfg)
+  columns, tokens, layout = listed(batch.tokens, at.lists, at, cfg)
   targets = ragged.tokens(batch.tokens, columns, 1)
   policy_model, chosen = setting.nets[POLICY].model, None
   if batch.experts is not None:
@@ -181,7 +181,7 @@ def stats(
   reads = dict.fromkeys(params, (tokens, layout))
   if batch.teacher_tokens is not None and TEACHER in params:
     # The responses are in the same columns; the plan has room for the prompts.
-    reads[TEACHER] = _listed(batch.teacher_tokens, at.lists._replace(
+    reads[TEACHER] = listed(batch.teacher_tokens, at.lists._replace(
         before=batch.teacher_prompt_length - 1), at, cfg)[1:]
   passes = {
       name: setting.net(name).run(
@@ -205,7 +205,7 @@ def stats(
       used, columns.sequence >= 0, policy_model.experts))
 
 
-def _listed(
+def listed(
     rows: Array, lists: ragged.Lists, at: MicrobatchTokens, cfg: Any,
 ) -> tuple[ragged.ListColumns, Array, Any]:
   """Puts sequences into lists.

@@ -15,6 +15,7 @@ from jaxrl_llm.base.declared import AUTO
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner import rejection as rejection_lib
+from jaxrl_llm.learner import reward as reward_lib
 from jaxrl_llm.learner import score as score_lib
 from jaxrl_llm.learner import teacher as teacher_lib
 from jaxrl_llm.learner import update as update_lib
@@ -26,6 +27,7 @@ from jaxrl_llm.learner.options import (
   PassOptions,
   PLAYERS,
   POLICY,
+  REWARD,
 )
 from jaxrl_llm.learner.sized import Sized
 from jaxrl_llm.learner.update import TrainState
@@ -187,6 +189,39 @@ def make_learner(
           functools.partial(update_lib.update, setting=setting),
           donate_argnums=0,
           out_shardings=(layout, sharding.replicated(mesh))), plans))
+
+
+class RewardPrograms(NamedTuple):
+  """The jitted program of a reward model.
+
+  Attributes:
+    plan: as `LearnerPrograms.plan`, of rows whose lengths are one more than the
+      tokens of their responses.
+    scores: (params, batch, plan) -> [B] float32, see `reward.scores`.
+  """
+  plan: Callable[..., packing.Plan]
+  scores: Callable[..., Array]
+
+
+def make_reward(
+    model: ModelConfig, cfg: LearnerConfig, *,
+    mesh: Optional[jax.sharding.Mesh] = None) -> RewardPrograms:
+  """Makes the program of a reward model.
+
+  Args:
+    model: its architecture.
+    cfg: the learner's; what concerns an update alone is not used.
+    mesh: as for `make_learner`.
+  """
+  mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  cfg = _resolved(dataclasses.replace(
+      cfg, max_response=cfg.max_response + 1, teacher=None), model, mesh)
+  setting = Setting(cfg, mesh, {REWARD: _net(mesh, PlayerModel(
+      model, trained=_shapes(model)))}, {}, {})
+  plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
+  return RewardPrograms(plan, Sized(jax.jit(
+      functools.partial(reward_lib.scores, setting=setting),
+      out_shardings=sharding.rows(mesh)), plans))
 
 
 def _shapes(model: ModelConfig) -> Any:

@@ -12,7 +12,8 @@ from jaxrl_llm.models.config import Execution
 
 # Names of the models with a state. A checkpoint has them in this order.
 POLICY, ACTOR = PLAYERS = 'policy', 'actor'
-TEACHER = 'teacher'  # stays as it starts: it has no state
+# These stay as they start: they have no state.
+TEACHER, REWARD = FROZEN = 'teacher', 'reward'
 
 
 def writer(players: Collection[str]) -> str:

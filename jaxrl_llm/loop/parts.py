@@ -60,6 +60,7 @@ class Programs(NamedTuple):
       is that of evaluations, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
     needs: quantities beside the rollouts that the loss needs.
+    reward: of the reward model; None without one.
   """
   config: Any
   mesh: jax.sharding.Mesh
@@ -69,6 +70,7 @@ class Programs(NamedTuple):
   sampler: SamplerProgram
   rollout_sampler: RolloutSampler
   stages: Stages
+  reward: learner_lib.RewardPrograms | None = None
 
   model = property(lambda self: self.players[POLICY].model)
   policy = property(lambda self: self.players[POLICY].policy)
@@ -157,10 +159,11 @@ class Fixed(NamedTuple):
     anchors: column of each frozen player's log-probs to its parameters.
     frozen: name of each player to its parameters that are not trained, or
       None.
-    teacher: parameters of the teacher, or None.
+    teacher, reward: parameters of the teacher and of the reward model, or None.
   """
   sampling: Any
   loss: Any
   anchors: dict[str, Any]
   frozen: dict[str, Any]
   teacher: Any = None
+  reward: Any = None

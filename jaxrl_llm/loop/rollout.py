@@ -27,6 +27,8 @@ from jaxrl_llm.types import (
   Settings,
 )
 
+VERIFIER = 'verifier'  # the verifier's rewards, beside a reward model's
+
 
 class SamplerProgram(NamedTuple):
   """Sampler at the sizes of one training step.
@@ -160,6 +162,11 @@ class Judged(NamedTuple):
   def valid(self) -> np.ndarray:
     """[R] bool, False if the verification failed."""
     return ~np.isnan(self.reward)
+
+  @property
+  def right(self) -> np.ndarray:
+    """[R] bool, whether the verifier's reward is at least 1."""
+    return np.float32(self.rewards.get(VERIFIER, self.reward)) >= 1.0
 
 
 def encode(

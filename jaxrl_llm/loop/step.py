@@ -19,7 +19,7 @@ from jaxrl_llm.base import phases, schedules
 from jaxrl_llm.learner.forward import BEHAVIOUR
 from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import carry, lag, rollout, step_metrics, turns
+from jaxrl_llm.loop import carry, lag, reward, rollout, step_metrics, turns
 from jaxrl_llm.loop import due as due_lib
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import scores as scores_lib
@@ -64,7 +64,7 @@ def take_step(
 
   table = wave.rows.table
   solved = state.solved.copy()
-  solved[table.problem[table.valid & (table.reward >= 1.0)]] = True
+  solved[table.problem[wave.judged.right]] = True
   state = RunState(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
@@ -124,7 +124,7 @@ def sample(
 
   # The user's code may use JAX as it likes.
   with timer('verify'), jax.transfer_guard('allow'):
-    judged = start_judging()()
+    judged = reward.judged(parts, fixed, responses, start_judging(), timer)
     warning = parts.unrewarded.check(judged, responses, state.step)
     if warning and parts.processes.channel.first:
       logging.warning(warning)

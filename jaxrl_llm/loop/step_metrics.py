@@ -18,7 +18,7 @@ Metrics:
     schedule
   verdict/<kind> [share]: responses with this kind of verdict
   rewards/<function> [reward]: mean over the valid probe rows that the function
-    counts
+    counts; with a reward model, also of its score, model, and of the verifier
   logged/<name> [as the function has it]: a number of log_metric, mean over rows
   turns/count [turns]: of the model in a trajectory, mean
   turns/observed [tokens]: of observations in a trajectory, mean
@@ -127,7 +127,7 @@ def report(
            for rows, *_ in picked],
           epochs=settings.epochs, passes=[
               (player.model, passes[name])
-              for name, player in players.items()]))
+              for name, player in players.items() if name in passes]))
 
 
 def of_rollouts(

@@ -125,6 +125,8 @@ class ModelConfig:
       its probabilities among all experts.
     sparse_step: layers sparse_step - 1, 2 * sparse_step - 1, ... have experts.
     dense_layers: of these, numbers of layers, from 0, that have none.
+    scores: whether a score [1, D] of a token takes the place of the
+      unembedding: a reward model.
     dtype: compute type of activations and matmuls; parameters are float32.
   """
   vocab_size: int
@@ -157,6 +159,7 @@ class ModelConfig:
   norm_topk: bool = True
   sparse_step: int = 1
   dense_layers: tuple[int, ...] = ()
+  scores: bool = False
   dtype: str = 'float32'
 
   def __post_init__(self):
@@ -246,8 +249,9 @@ class ModelConfig:
     layer = d * qkv + self.heads * h * d + 2 * d
     layer += qkv * self.qkv_bias + 2 * h * self.qk_norm
     layer += 2 * d * self.post_norms
-    embeddings = self.vocab_size * d * (1 if self.tie_embeddings else 2)
-    return self.layers * layer + self.mlps(self.experts) + embeddings + d
+    head = 1 if self.scores else self.vocab_size * (not self.tie_embeddings)
+    return self.layers * layer + self.mlps(self.experts) + d * (
+        self.vocab_size + head + 1)
 
   def mlps(self, experts: Optional[int]) -> int:
     """Returns the weights of MLPs and routers, with so many experts each.

@@ -37,7 +37,7 @@ _WEIGHTS = ('*.safetensors',)
 _TYPES = ('F32', 'BF16', 'F16')  # safetensors' names
 
 _TOP = {'embed': 'model.embed_tokens', 'norm': 'model.norm',
-        'unembed': 'lm_head'}
+        'unembed': 'lm_head', 'score': 'score'}
 _EMBED, _HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
 _LAYER = {
     'attn_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm',
@@ -201,7 +201,8 @@ def names(cfg: ModelConfig) -> dict[str, Leaf]:
     layer.update(_POST_NORMS)
   if not cfg.qk_norm:
     del layer['q_norm'], layer['k_norm']
-  top = [n for n in _TOP if n != 'unembed' or not cfg.tie_embeddings]
+  head = 'score' if cfg.scores else 'embed' if cfg.tie_embeddings else 'unembed'
+  top = [n for n in _TOP if n in ('embed', 'norm', head)]
   out = {ours: Leaf((), [f'{_TOP[ours]}.weight'], False) for ours in top}
 
   def add(ours, theirs, transposed):

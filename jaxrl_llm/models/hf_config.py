@@ -5,6 +5,7 @@ is ignored. `FAMILIES` is the table of the differences between families.
 """
 
 import copy
+import dataclasses
 import json
 import pathlib
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
@@ -31,7 +32,7 @@ class Family(NamedTuple):
   nothing there.
 
   Attributes:
-    architecture: class of transformers.
+    architecture: class of transformers; see `scoring` for reward models.
     traits: those of _TRAITS that its models have; they lack the others.
     activation: field with the activation of the MLP.
     absent: fields for features that our decoder lacks.
@@ -52,6 +53,11 @@ class Family(NamedTuple):
   sparse: bool = False
   read: Callable[[Any], dict[str, Any]] = lambda hf: {}
   write: Callable[[ModelConfig], dict[str, Any]] = lambda cfg: {}
+
+  @property
+  def scoring(self) -> str:
+    """Class of transformers of a reward model."""
+    return self.architecture.replace('CausalLM', 'SequenceClassification')
 
 
 def _read_gemma(hf: Any) -> dict[str, Any]:
@@ -209,7 +215,8 @@ def from_hf(raw: Mapping[str, Any], where: str = 'config.json') -> ModelConfig:
         f'{where}: weights stored in {stored} are not supported; save them in '
         'bfloat16, float16 or float32.')
   try:
-    return _converted(hf, family, stored)
+    return dataclasses.replace(
+        _converted(hf, family, stored), scores=_scores(raw, family))
   except (ArithmeticError, TypeError, ValueError) as error:
     raise invalid(error) from None
 
@@ -227,9 +234,12 @@ def _features(
     raw: Mapping[str, Any], hf: Any, family: Family,
 ) -> Iterator[tuple[bool, str]]:
   """Yields (whether a feature is as our decoder has it, its name)."""
-  yield (raw.get('architectures') in (None, [], [family.architecture]),
+  yield (raw.get('architectures') in (
+      None, [], [family.architecture], [family.scoring]),
          f'architectures={raw.get("architectures")} '
          f'(not {family.architecture})')
+  yield (not _scores(raw, family) or hf.num_labels == 1,
+         f'{family.scoring} with {hf.num_labels} labels')
   yield not raw.get('quantization_config'), 'quantization_config'
   yield (family.rope_by_layer or 'rope_theta' in hf.rope_parameters,
          'rope_parameters for each type of layer')
@@ -250,6 +260,11 @@ def _features(
   sliding = _windowed_layers(hf)
   yield (not sliding or family.full_every and _full_every(hf, family),
          f'sliding windows in layers {sliding}')
+
+
+def _scores(raw: Mapping[str, Any], family: Family) -> bool:
+  """Returns whether it is a reward model."""
+  return raw.get('architectures') == [family.scoring]
 
 
 def _windowed_layers(hf: Any) -> list[int]:

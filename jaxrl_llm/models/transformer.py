@@ -211,7 +211,9 @@ def init(key: jax.Array, cfg: ModelConfig) -> Params:
   if cfg.post_norms:
     layers.update(attn_post_norm=norm(n, d), mlp_post_norm=norm(n, d))
   params = dict(embed=table(), layers=layers, norm=norm(d))
-  if not cfg.tie_embeddings:
+  if cfg.scores:
+    params['score'] = matrix(d, 1).T
+  elif not cfg.tie_embeddings:
     params['unembed'] = table()
   return params
 

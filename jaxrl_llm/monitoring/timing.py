@@ -3,8 +3,8 @@
 Metrics:
   seconds/step [seconds]: the whole step, without its hooks
   seconds/<phase> [seconds]: a phase of the step: propose, reshard (the weights
-    for sampling), sample, verify, batch (rows and advantages), select, score or
-    update
+    for sampling), sample, verify, reward (by a reward model), batch (rows and
+    advantages), select, score or update
   speed/tokens_per_second [tokens per second]: sampled response tokens over the
     whole step
   speed/flops [FLOPs]: of the model, in all phases of the step

@@ -12,7 +12,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.learner import packing
 from jaxrl_llm.learner.forward import BEHAVIOUR
-from jaxrl_llm.learner.options import POLICY, TEACHER
+from jaxrl_llm.learner.options import FROZEN, POLICY, REWARD
 from jaxrl_llm.learner.update import LossParams
 from jaxrl_llm.loop import scores
 from jaxrl_llm.prepare import choices, methods, programs, sft_data
@@ -36,6 +36,7 @@ class Arguments(NamedTuple):
     scored_plan: of these.
     others: parameters without a gradient, by name, or None.
     loss: hyperparameters of the loss.
+    reward: parameters of the reward model, or None.
   """
   state: Any
   frozen: Any
@@ -48,6 +49,7 @@ class Arguments(NamedTuple):
   scored_plan: packing.Plan
   others: Any
   loss: LossParams
+  reward: Any = None
 
 
 def abstract(made: programs.Programs) -> Arguments:
@@ -63,10 +65,11 @@ def abstract(made: programs.Programs) -> Arguments:
   others = {}
   if made.needs.behaviour_params:
     others[BEHAVIOUR] = state[made.rollout_sampler.player].params
-  if TEACHER in made.players:
-    others[TEACHER] = sharding.abstract_params(
-        made.players[TEACHER].policy.shapes, sharding.TRAIN_RULES,
-        made.learner_mesh)
+  frozen = {name: sharding.abstract_params(
+      made.players[name].policy.shapes, sharding.TRAIN_RULES,
+      made.learner_mesh) for name in FROZEN if name in made.players}
+  reward = frozen.pop(REWARD, None)
+  others |= frozen
   number = jax.ShapeDtypeStruct(
       (), jnp.float32, sharding=sharding.replicated(made.learner_mesh))
   updated, scored = methods.minibatch_rows(config), made.scored_rows
@@ -82,7 +85,8 @@ def abstract(made: programs.Programs) -> Arguments:
       scored=_batch(made, scored, made.needs.scored),
       scored_plan=on_devices(made, full_plan(made, scored)),
       others=others or None,
-      loss=jax.tree.map(lambda _: number, choices.loss_params(config)))
+      loss=jax.tree.map(lambda _: number, choices.loss_params(config)),
+      reward=reward)
 
 
 def _generate(made: programs.Programs) -> tuple:
@@ -113,17 +117,19 @@ def _generate(made: programs.Programs) -> tuple:
 
 def _batch(
     made: programs.Programs, rows: int, columns: dict[str, Any],
-) -> LearnerBatch:
+    more: int = 0) -> LearnerBatch:
   """Returns a batch for `update`, or for `score`, which fills the channels.
 
   Args:
     made: programs and config.
     rows: B.
     columns: that it has beside those of all batches.
+    more: tokens of a response beyond its most.
   """
-  place = sharding.rows(made.learner_mesh)
+  place, axes = sharding.rows(made.learner_mesh), made.needs.axes
   return LearnerBatch.free(
-      rows, made.needs.axes, columns, lambda shape, _, kind: (
+      rows, {**axes, 'S': axes['S'] + more, 'T': axes['T'] + more}, columns,
+      lambda shape, _, kind: (
           jax.ShapeDtypeStruct(shape, kind, sharding=place)))
 
 
@@ -143,13 +149,28 @@ def size(tree: Any) -> int:
       for x in jax.tree.leaves(tree))
 
 
-def full_plan(made: programs.Programs, rows: int) -> packing.Plan:
-  """Plans the microbatches of groups of full responses to full prompts."""
+def full_plan(
+    made: programs.Programs, rows: int, reward: bool = False) -> packing.Plan:
+  """Plans the microbatches of groups of full responses to full prompts.
+
+  Args:
+    made: programs and config.
+    rows: of the groups.
+    reward: whether for the reward model, not for the players that learn.
+  """
   config = made.config
-  return made.learner.plan(
+  return (made.reward if reward else made.learner).plan(
       np.arange(rows) // config.samples_per_prompt,
       np.full(rows, methods.prompt_columns(config)),
-      np.full(rows, config.max_response))
+      np.full(rows, config.max_response + reward))
+
+
+def _reward(made: programs.Programs, x: Arguments) -> Any:
+  """Lowers the scores of the reward model, for full rows."""
+  rows = made.scored_rows
+  return made.reward.scores.lower(
+      x.reward, _batch(made, rows, {}, more=1),
+      on_devices(made, full_plan(made, rows, reward=True)))
 
 
 def _sft(made: programs.Programs) -> Any:
@@ -172,12 +193,13 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
   """Returns a function for each phase that lowers its program.
 
   The phases are the programs that `train.take_step` calls, in its order:
-  'reshard' (training weights to sampling weights), 'sample', 'score' if a step
-  needs log-probs of other policies, and 'update'. Two smaller programs of LoRA
-  are left out: the scaling of the adapters before 'reshard', and 'score' of the
-  frozen model alone if 'score' with adapters is also needed. If LoRA's frozen
-  weights are quantised, 'reshard' is the program that does it, and that of the
-  adapters is left out too.
+  'reshard' (training weights to sampling weights), 'sample', 'reward' with a
+  reward model, 'score' if a step needs log-probs of other policies, and
+  'update'. Two smaller programs of LoRA are left out: the scaling of the
+  adapters before 'reshard', and 'score' of the frozen model alone if 'score'
+  with adapters is also needed. If LoRA's frozen weights are quantised,
+  'reshard' is the program that does it, and that of the adapters is left out
+  too.
 
   'sft', the update of supervised fine-tuning, comes first if the run has it. A
   run without a step has no other phase.
@@ -191,6 +213,8 @@ def lowered(made: programs.Programs) -> dict[str, Callable[[], Any]]:
       before, reshard=made.rollout_sampler.weights.lower,
       sample=lambda: made.rollout_sampler.sampler.generate.lower(
           x.weights, *x.generate))
+  if made.reward:
+    phases['reward'] = lambda: _reward(made, x)
   calls = scores.scoring(made.needs.columns, x.state, x.anchors)
   if calls:
     phases['score'] = lambda: learner.score.lower(

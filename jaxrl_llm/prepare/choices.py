@@ -87,6 +87,8 @@ def advantages(
   """Returns the programs of advantages, which take columns of rows."""
   return advantages_lib.make_program(
       methods.advantage(config), methods.advantage(config, per_group=True),
-      samples=config.samples_per_prompt, ks=config.eval_k,
+      # A score says of no response that it is right.
+      samples=config.samples_per_prompt, ks=() if (
+          methods.has_reward_model(config)) else config.eval_k,
       overlong=config_lib.as_section(OverlongOptions, config.overlong),
       budget=config.max_response, columns=columns)

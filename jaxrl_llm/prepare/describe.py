@@ -74,6 +74,7 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
   samplers = {id(programs.sampler), id(programs.rollout_sampler.sampler)}
   return [
       *start * len(programs.players), *['sharded_generate'] * len(samplers),
+      *['scores'] * bool(programs.reward),
       'wave_signal', 'batch_advantages', *['score'] * bool(
           scores.scoring(parts.stages.needs.columns, {}, {})), 'update']
 

@@ -107,7 +107,7 @@ def needed(made: Programs) -> int:
       raise
     return 1 << 62
   memory = program.memory_analysis()
-  return arguments.size(x.anchors) + (
+  return arguments.size((x.anchors, x.reward)) + (
       memory.argument_size_in_bytes + memory.output_size_in_bytes
       - memory.alias_size_in_bytes + memory.temp_size_in_bytes
       + memory.generated_code_size_in_bytes)

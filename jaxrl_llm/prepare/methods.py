@@ -16,7 +16,7 @@ from jaxrl_llm.config import plugs
 from jaxrl_llm.learner import actor as actor_lib
 from jaxrl_llm.learner import rejection as rejection_lib
 from jaxrl_llm.learner import teacher as teacher_lib
-from jaxrl_llm.learner.options import ACTOR, POLICY, TEACHER
+from jaxrl_llm.learner.options import ACTOR, POLICY, REWARD, TEACHER
 from jaxrl_llm.models import experts
 from jaxrl_llm.types import Carry, Settings
 
@@ -70,7 +70,9 @@ def settings(
       lam=1.0 if config.off_policy == 'none' else (
           config[config.off_policy].lam),
       records=config.log.samples, workdir=config.workdir, carry=carry,
-      teacher_prompt=teacher_prompt(config))
+      teacher_prompt=teacher_prompt(config),
+      **{'reward': (config.reward.coef, config.reward.verifier)} if (
+          has_reward_model(config)) else {})
 
 
 def gradient_at_zero(config: ConfigDict) -> str:
@@ -126,6 +128,11 @@ def teacher_prompt(config: ConfigDict) -> int:
 def prompt_columns(config: ConfigDict) -> int:
   """Returns the most tokens of a prompt in an update, whoever reads it."""
   return max(config.max_prompt, teacher_prompt(config))
+
+
+def has_reward_model(config: ConfigDict) -> bool:
+  """Returns whether a model makes the rewards."""
+  return REWARD in config_lib.players(config_lib.flatten(config))
 
 
 def learns(config: ConfigDict, player: str) -> bool:

@@ -17,7 +17,7 @@ from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.learner import optimizer as optimizer_lib
 from jaxrl_llm.learner import options
 from jaxrl_llm.learner import policy as policy_lib
-from jaxrl_llm.learner.options import OptimizerConfig, POLICY
+from jaxrl_llm.learner.options import OptimizerConfig, POLICY, REWARD
 from jaxrl_llm.loop.parts import Player, Programs, RolloutSampler
 from jaxrl_llm.loop.rollout import SamplerProgram
 from jaxrl_llm.models import attention, hf
@@ -262,7 +262,8 @@ def make_programs(
               OptimizerConfig(**configs[name].optimizer), steps) if (
                   methods.learns(config, name)) else None,
           policies[name].trained, policies[name].compose)
-       for name, model in models.items()}, choice, mesh=learner_mesh)
+       for name, model in models.items() if name != REWARD},
+      choice, mesh=learner_mesh)
   needs = stages.needs
   carry, wave = stages.settings.carry, stages.curriculum
   if carry:
@@ -291,7 +292,9 @@ def make_programs(
       writer, writing, policies[writer].sampling(config.sampling.weights))
   return Programs(
       config, mesh, learner_mesh, learner, players, evaluating, rollout_sampler,
-      stages)
+      stages, learner_lib.make_reward(
+          models[REWARD], choice, mesh=learner_mesh) if (
+              REWARD in models) else None)
 
 
 def sft_learner(

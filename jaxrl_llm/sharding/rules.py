@@ -30,7 +30,7 @@ Rules = Sequence[tuple[str, P]]
 # the training weights of its fsdp neighbours in order. Experts stay whole.
 # Routers are small, and used in float32, in which nothing is gathered.
 TRAIN_RULES: Rules = (
-    (r'norm$', P()),
+    (r'norm$|^score$', P()),
     (r'layers/(q|k|v)_bias$', P(None, 'tensor')),
     (r'layers/(q|k|v|gate|up)$', P(None, 'fsdp', 'tensor')),
     (r'layers/(o|down)$', P(None, ('tensor', 'fsdp'), None)),

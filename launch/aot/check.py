@@ -39,7 +39,7 @@ REACHED, REACHED_IN_CHUNKS = 0.48, 0.23
 FULL, QUARTER = waves.power(1.0), waves.power(0.25)
 CASES = {'full': (FULL, False), 'measured': (FULL, True),
          'quarter': (QUARTER, False), 'quarter, measured': (QUARTER, True)}
-_OF_LEARNER = 'score', 'update', 'sft'
+_OF_LEARNER = 'reward', 'score', 'update', 'sft'
 _STOP_IDS = (0, 1)  # Placeholders; only their number affects the program.
 
 
@@ -375,7 +375,7 @@ def _runs(made: programs.Programs, name: str) -> int:
 
 
 def _rows(made: programs.Programs, name: str) -> int:
-  """Returns the rows of 'score', 'update' or 'sft'."""
+  """Returns the rows of a program of the learner."""
   if name == 'sft':
     return made.config.sft.batch
   return methods.minibatch_rows(made.config) if name == 'update' else (
@@ -386,11 +386,15 @@ def _lengths(made: programs.Programs, name: str, case: Case) -> np.ndarray:
   """Returns the tokens of the responses in a program of the learner.
 
   They are 0 for rows that are not needed: with `sampling.carry_over`, a step
-  scores those that have new tokens.
+  scores those that have new tokens, and as many end as begin.
   """
-  rows = _rows(made, name)
-  if name == 'score' and made.stages.settings.carry:
+  rows, carries = _rows(made, name), made.stages.settings.carry
+  if name == 'score' and carries:
     return np.pad(case.use.lengths, (0, rows - len(case.use.lengths)))
+  if name == 'reward':
+    some = _wave(made)[1] if carries else rows
+    return np.pad(case.lengths.draw(some, made.config.max_response) + 1,
+                  (0, rows - some))
   return case.lengths.draw(rows, made.config.max_response)
 
 
@@ -402,7 +406,7 @@ def _plan(made: programs.Programs, name: str, case: Case) -> packing.Plan:
     return programs.sft_learner(made, limits).plan(
         np.arange(rows), np.full(rows, limits.max_prompt),
         np.full(rows, limits.max_response))
-  return made.learner.plan(
+  return (made.reward if name == 'reward' else made.learner).plan(
       np.arange(rows) // config.samples_per_prompt,
       np.full(rows, methods.prompt_columns(config)),
       _lengths(made, name, case))
@@ -436,8 +440,8 @@ def _turns(
   config, sampler = made.config, made.rollout_sampler.sampler.sampler
   if name in _OF_LEARNER:
     plan = _plan(made, name, case)
-    full = arguments.full_plan(made, _rows(made, name)) if (
-        name != 'sft') else plan
+    full = plan if name == 'sft' else arguments.full_plan(
+        made, _rows(made, name), name == 'reward')
     # Shorter lists are another program, of as much less arithmetic.
     return dict(microbatches=int(plan.count)
                 * plan.sizes.columns / full.sizes.columns)
@@ -494,10 +498,13 @@ def _model_flops(made: programs.Programs, name: str) -> float:
     prompt = np.full(rows, limits.max_prompt)
     return (2 if config_lib.sft_of_lora(config) else 3) * flops.sample(
         made.model, prompt, prompt, np.full(rows, limits.max_response))
-  if name == 'sample':
-    return forward(made.players[made.rollout_sampler.player], groups)
+  if name in ('sample', 'reward'):
+    of = name if name == 'reward' else made.rollout_sampler.player
+    return forward(made.players[of], groups)
   total, own = 0.0, methods.teacher(config) and 'teacher' not in made.players
   for of, player in made.players.items():
+    if of == 'reward':
+      continue
     runs = dict(
         score=_runs(made, 'score') if of == 'policy' else (
             'old_logprobs' in made.needs.columns and of != 'teacher'),

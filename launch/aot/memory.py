@@ -17,6 +17,7 @@ from jaxrl_llm.prepare.arguments import abstract, Arguments, size
 _ARGUMENTS = {
     'reshard': ('parameters', 'actor'),
     'sample': ('sampling weights', 'frozen'),
+    'reward': ('reward model',),
     'score': ('parameters', 'frozen', 'actor'),
     'update': ('parameters', 'optimiser', 'frozen', 'actor', 'teacher'),
     'sft': ('parameters', 'optimiser', 'frozen')}
@@ -34,7 +35,8 @@ def held(made: programs.Programs, name: str) -> dict[str, int]:
   parts = {
       'parameters': size(policy.params), 'optimiser': size(policy.opt_state),
       'frozen': size(x.frozen), 'anchor': size(x.anchors), 'actor': size(actor),
-      'teacher': size((x.others or {}).get('teacher'))}
+      'teacher': size((x.others or {}).get('teacher')),
+      'reward model': size(x.reward)}
   if name in ('reshard', 'sample'):
     parts['sampling weights'] = _made_anew(made, x)
   return parts
@@ -109,6 +111,8 @@ def parts(made: programs.Programs, name: str, program: Any,
     # The compiler may keep a part of a small cache in on-chip memory.
     found['decode cache'] += min(temporary, 0)
     temporary = max(temporary, 0)
+  elif name == 'reward':
+    found['buffers'] = left + given - found['reward model']
   elif name == 'score':
     found['buffers'] = left + size((x.scored, x.scored_plan))
   elif name in ('update', 'sft'):

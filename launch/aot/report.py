@@ -18,6 +18,7 @@ _KNOBS = {
     'anchor': 'raise mesh.fsdp',
     'frozen': 'raise mesh.tensor',
     'teacher': 'raise mesh.fsdp',
+    'reward model': 'raise mesh.fsdp',
     'sampling weights': 'raise mesh.tensor',
     'prefix cache': 'lower sampling.prefill_prompts',
     'decode cache': 'lower sampling.slots',
@@ -27,6 +28,7 @@ _ACTIVATIONS = {
     'sft': 'lower learner.tokens_per_microbatch, or set learner.remat=full',
     'reshard': 'raise mesh.tensor',
     'sample': 'lower sampling.slots or sampling.prefill_prompts',
+    'reward': 'lower learner.tokens_per_microbatch',
     'score': 'lower learner.tokens_per_microbatch',
     'update': 'lower learner.tokens_per_microbatch, or set '
               'learner.remat=full',

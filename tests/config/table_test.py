@@ -48,6 +48,7 @@ REGISTRIES = {
     'model.preset': PRESETS,
     'actor.model.preset': PRESETS,
     'teacher.model.preset': PRESETS,
+    'reward.model.preset': PRESETS,
     'pkpo.transform': pkpo.TRANSFORMS,
     'loss.aggregation': policy_losses.AGGREGATIONS,
     'loss.kl_estimator': kl.KL_ESTIMATORS,
@@ -69,7 +70,7 @@ UNREGISTERED = (
 CHOSEN = (
     {'advantage': 'pkpo', 'curriculum': 'speed', 'selection': 'cbs',
      'off_policy': 'jackpot', 'actor.model.preset': 'tiny',
-     'teacher.model.preset': 'tiny'},
+     'teacher.model.preset': 'tiny', 'reward.model.preset': 'tiny'},
     {'task.name': 'math', 'loss.importance': 'icepop',
      'selection': 'largest_advantage'})
 
@@ -100,7 +101,7 @@ def test_every_choice_is_explained_and_accepted(name):
     with_it = {
         'penalty': {'overlong.window': 3}, 'cudnn': {'model.dtype': 'bfloat16'},
         }
-    if name in ('actor.model.preset', 'teacher.model.preset'):
+    if name.endswith('.model.preset'):
       with_it[choice] = {name.replace('preset', 'vocab_size'): 24}
     for section, field in (
         ('jackpot.', {'off_policy': 'jackpot'}), ('cbs.', {'selection': 'cbs'}),
@@ -168,4 +169,5 @@ def test_a_field_is_declared_once():
 def test_model_fields_are_those_of_the_model():
   names = {f'model.{f.name}' for f in dataclasses.fields(ModelConfig)}
   table = {name for name in table_lib.table() if name.startswith('model.')}
-  assert table == names | {'model.hf', 'model.preset'}
+  # A player is a reward model or none.
+  assert table == names - {'model.scores'} | {'model.hf', 'model.preset'}

@@ -15,6 +15,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import train
 from jaxrl_llm.base import phases
 from jaxrl_llm.jobs import train as loop
+from jaxrl_llm.learner.options import FROZEN
 from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.prepare import build, choices, describe, stages
@@ -190,7 +191,7 @@ def begin(parts: build.Parts):
       parts.sampling(), parts.replicate(choices.loss_params(parts.config)),
       starts['policy'].anchors,
       {name: start.frozen for name, start in starts.items()},
-      starts['teacher'].params if 'teacher' in starts else None)
+      **{name: starts[name].params for name in FROZEN if name in starts})
   return state, fixed, parts.programs.policy.to_sampling(
       state.learner.params, starts['policy'].frozen)
 

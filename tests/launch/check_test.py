@@ -301,3 +301,23 @@ def test_a_teacher_has_a_forward_pass():
   held = memory.held(taught, 'sample')
   assert held['teacher'] == held['parameters'] > 0
   assert not memory.held(plain, 'sample')['teacher']
+
+
+def test_a_reward_model_is_a_phase():
+  """A forward pass over all responses; its parameters stay."""
+  same = {f'reward.{name}': value for name, value in SMALL.items()
+          if name.startswith('model.')}
+  config = check.load('configs/countdown.py', {
+      **SMALL, 'reward.model.preset': 'tiny', **same})
+  report = check.run(config, chips.topology('cpu:1'), only=('reward',))
+  phase, = report.phases
+  made = check.build(config, chips.topology('cpu:1'))
+  held = memory.held(made, 'update')
+  # The score and no unembedding, which the policy's is tied to.
+  assert held['reward model'] == held['parameters'] + 4 * made.model.width
+  assert phase.bytes['reward model'] == held['reward model']
+  assert phase.runs == 1 and phase.model_flops > 0
+  plain = check.build(
+      check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
+  for name in 'sample', 'score', 'update':
+    assert check._model_flops(made, name) == check._model_flops(plain, name)

@@ -1,0 +1,213 @@
+"""Tests of reward models: their files, their scores, and runs with them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from jaxrl_llm import config as config_lib
+from jaxrl_llm import sharding, train
+from jaxrl_llm.learner import learner as learner_lib
+from jaxrl_llm.loop import step
+from jaxrl_llm.models import hf, transformer
+from jaxrl_llm.monitoring import metrics, timing
+from jaxrl_llm.prepare import build, stages
+from jaxrl_llm.types import LearnerBatch
+from tests.helpers import families, tiny
+from tests.helpers.tolerance import decoder, rounding
+
+# Its sizes are not the policy's.
+REWARD = {f'reward__model__{name}': value for name, value in dict(
+    preset='tiny', width=16, heads=2, layers=2, kv_heads=1, head_dim=8,
+    mlp_width=24).items()}
+RUN = dict(**REWARD, prompts_per_step=4, steps=4, eval__every=0)
+L, T = 14, 11
+
+
+def classifier(name, **fields):
+  """Makes transformers' reward model of a family, with weights that matter."""
+  _, cls, cfg = families.family(name)
+  found = getattr(transformers, cls.__name__.replace(
+      'CausalLM', 'SequenceClassification'))
+  cfg = type(cfg)(**{**cfg.to_dict(), 'num_labels': 1, **fields})
+  torch.manual_seed(1)
+  model = found(cfg).eval().float()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      std = 0.5 if parameter.ndim == 1 else 2 * parameter.shape[-1] ** -0.5
+      parameter.add_(std * torch.randn_like(parameter))
+  return model
+
+
+def load(folder):
+  """Returns (config, float32 parameters) of a folder."""
+  checkpoint = hf.open_checkpoint(folder)
+  mesh = sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  return checkpoint.config, hf.load(checkpoint, sharding.abstract_params(
+      jax.eval_shape(lambda: transformer.init(
+          jax.random.key(0), checkpoint.config)), sharding.TRAIN_RULES, mesh))
+
+
+@pytest.mark.parametrize('name', [
+    'qwen2', 'qwen3', 'qwen3_moe', 'llama3', 'gemma2'])
+def test_scores_are_those_of_transformers(name, tmp_path):
+  """Of rows of many lengths that share prompts, in microbatches."""
+  model = classifier(name)
+  model.save_pretrained(tmp_path)
+  cfg, params = load(tmp_path)
+  assert cfg.scores and params['score'].shape == (1, cfg.width)
+  assert 'unembed' not in params
+  assert cfg.parameter_count() == sum(x.size for x in jax.tree.leaves(params))
+  made = learner_lib.make_reward(cfg, learner_lib.LearnerConfig(
+      tokens=40, max_prompt=L, max_response=T, samples=3))
+  rows, rng = 9, np.random.default_rng(0)
+  group = np.arange(rows) // 3
+  before = np.array([1, 8, L])[group]
+  length = np.array([1, T, 4, T, 2, 7, 5, 0, T])
+  prompts = rng.integers(1, cfg.vocab_size, (3, L))
+  tokens = np.zeros((rows, L + T + 1), np.int32)
+  for row in range(rows):
+    tokens[row, :before[row]] = prompts[group[row], :before[row]]
+    # No pad, where transformers would end the row, and junk behind it.
+    tokens[row, before[row]:] = rng.integers(
+        1, cfg.vocab_size, L + T + 1 - before[row])
+  real = np.where(length > 0, length + 1, 0)
+  batch = LearnerBatch(
+      tokens=tokens, prompt_length=before.astype(np.int32),
+      response_length=real.astype(np.int32),
+      mask=np.zeros((rows, T + 1), bool), advantages=np.zeros(rows, np.float32))
+  plan = made.plan(group, before, real)
+  assert plan.count > 1
+  found = np.asarray(made.scores(params, batch, plan))
+  with torch.no_grad():
+    want = [model(torch.from_numpy(
+        tokens[row, :before[row] + length[row]][None]).long()).logits.item()
+            if length[row] else 0.0 for row in range(rows)]
+  assert np.std(want) > .1
+  np.testing.assert_allclose(found, want, rtol=0, atol=rounding(
+      decoder(cfg, L + T), cfg.width, magnitude=np.abs(want).max()))
+
+
+def test_what_is_no_reward_model_is_refused(tmp_path):
+  scoring, plain = tmp_path / 'scoring', tmp_path / 'plain'
+  classifier('qwen3').save_pretrained(scoring)
+  families.save('qwen3', plain)
+  for field, folder, said in (
+      ('reward__model__hf', plain, 'is not a reward model, a sequence'),
+      ('model__hf', scoring, 'is a reward model, a sequence'),
+      ('teacher__model__hf', scoring, 'is a reward model, a sequence')):
+    with pytest.raises(ValueError, match=said):
+      config_lib.validate(tiny.load(**{field: folder}))
+  for labels in 2, 3:
+    classifier('qwen3', num_labels=labels).save_pretrained(scoring)
+    with pytest.raises(ValueError, match=f'with {labels} labels is not supp'):
+      hf.open_checkpoint(scoring)
+
+
+@pytest.mark.parametrize('fields, said', [
+    (dict(reward__coef=0.), 'leave no reward: set one of them'),
+    (dict(curriculum='speed'), 'curriculum=speed screens by right responses'),
+    (dict(advantage='gdpo'), 'advantage=gdpo reads the column separate'),
+    (dict(reward__model__vocab_size=99),
+     'reward.model has 99 tokens and model .* Choose a reward model with the')])
+def test_what_does_not_fit_is_one_sentence(fields, said):
+  with pytest.raises(ValueError, match=said) as error:
+    stages.validate(tiny.load(**{**RUN, **fields}))
+  assert '\n' not in str(error.value)
+
+
+def test_the_section_is_there_with_a_model_alone():
+  with pytest.raises(ValueError, match='reward.coef'):
+    tiny.load(reward__coef=2.)
+  assert 'scores' not in tiny.load(**REWARD).reward.model
+
+
+def twin(params, cfg, responses, length):
+  """Scores each response by itself."""
+  call, found = responses.call, []
+  for row, prompt in enumerate(call.requests.prompt):
+    n = call.prompts.length[prompt]
+    whole = np.concatenate([
+        call.prompts.tokens[prompt, :n],
+        responses.rollouts.tokens[row, :length[row]]])
+    hidden, _ = transformer.forward(params, jnp.asarray(whole)[None], cfg=cfg)
+    found.append(float(hidden[0, -1] @ params['score'][0]))
+  return np.array(found)
+
+
+@pytest.mark.parametrize('coef, verifier', [(.5, 2.), (1., 0.)])
+def test_rewards_are_the_scores_and_the_verdicts(coef, verifier):
+  def verify(problem, text, truncated):
+    verdict = tiny.by_length(problem, text, truncated)
+    return verdict.__class__(0., 'bad', False) if len(text) < 8 else verdict
+
+  parts = tiny.watch(build.parts(tiny.load(
+      **RUN, reward__coef=coef, reward__verifier=verifier)), verify).parts
+  state, fixed, _ = tiny.begin(parts)
+  assert {*state.learners} == {'policy'}
+  _, wave = step.sample(parts, state, fixed, timing.Timer())
+  judged, model = wave.judged, parts.programs.players['reward'].model
+  scores = twin(fixed.reward, model, wave.responses, judged.length)
+  error = rounding(decoder(model, 40), model.width, magnitude=8)
+  np.testing.assert_allclose(judged.rewards['model'], scores, atol=error)
+  assert np.std(scores) > 10 * error
+  verdicts = judged.rewards['verifier']
+  valid = np.array([kind != 'bad' for kind in judged.kind])
+  assert (judged.valid == valid).all() and 0 < valid.sum() < len(valid)
+  np.testing.assert_allclose(
+      judged.reward[valid], (coef * scores + verifier * verdicts)[valid],
+      atol=(coef + 1) * error)
+  assert (judged.right == (verdicts == 1)).all() and judged.right.any()
+  table = wave.rows.table
+  assert (table.reward == np.where(
+      valid, judged.reward, 0).astype(np.float32)).all()
+  for verdict, reward in zip(judged.verdicts, judged.reward):
+    assert verdict.reward == reward or not verdict.valid
+
+
+def test_a_score_that_is_not_finite_ends_the_run(tmp_path):
+  parts = tiny.watch(build.parts(tiny.load(**RUN)), tiny.by_length).parts
+  state, fixed, _ = tiny.begin(parts)
+  fixed = fixed._replace(reward={
+      **fixed.reward, 'score': fixed.reward['score'] * np.inf})
+  with pytest.raises(ValueError, match='reward model gives the score'):
+    step.sample(parts, state, fixed, timing.Timer())
+
+
+def test_a_run_goes_on_to_the_bit_and_raises_the_score(tmp_path):
+  def go(folder, **fields):
+    train.train(tiny.load(folder, **{
+        **RUN, 'optimizer__learning_rate': 1e-2, **fields}))
+    return metrics.read(folder / 'metrics.jsonl')[1:]
+
+  whole = go(tmp_path / 'whole', steps=8)
+  go(tmp_path / 'cut', steps=3)
+  cut = go(tmp_path / 'cut', steps=8)
+  for a, b in zip(whole, cut, strict=True):
+    assert a['reward/mean'] == b['reward/mean']
+    assert a['rewards/model'] == pytest.approx(a['reward/mean'], rel=1e-6)
+    assert a['update/loss'] == b['update/loss'] and 'seconds/reward' in a
+    assert 'rewards/verifier' in a
+    assert not any(name.startswith('reward/pass') for name in a)
+  assert np.mean([row['reward/mean'] for row in whole[-2:]]) > np.mean(
+      [row['reward/mean'] for row in whole[:2]])
+  record = json.loads(
+      (tmp_path / 'whole/samples.jsonl').read_text().splitlines()[0])
+  assert record['reward'] == record['rewards']['model']
+  rows = go(tmp_path / 'carried', steps=6, sampling__carry_over=True,
+            sampling__wave_steps=6)
+  assert any('update/loss' in row for row in rows)
+  for row in rows:
+    assert row['rewards/model'] == pytest.approx(
+        row['reward/mean'], rel=1e-6, nan_ok=True)
+
+
+def test_one_program_scores_all_waves(tmp_path, monkeypatch):
+  names, known = tiny.compiled_by_step(monkeypatch)
+  train.train(tiny.load(tmp_path, **RUN))
+  assert any('scores' in name for name in names)
+  assert len({*known[1:]}) == 1
