@@ -168,7 +168,7 @@ class Table(Rows):
     problem: [C] int32, index of the problem in the training set.
     policy_step: [C] int32, optimiser steps behind the policy that wrote it, or
       its first token.
-    reward: [C] float32, from the verifier, without penalties.
+    reward: [C] float32, from the verifier or a reward model, without penalties.
     valid: [C] bool, False if the verification failed.
     prompt_length: [C] int32, tokens of the prompt.
     length: [C] int32, tokens of the response.

@@ -41,10 +41,11 @@ def validate(
   model = found.get(POLICY)
   faults = [fault for check in (
       _groups, _screens, _sft, _pkpo, _replay, _off_policy, _scope, _batches,
-      _carried, _lengths, _evaluation, _devices, _attention)
+      _carried, _lengths, _evaluation, _devices)
             for fault in check(config, model)]
-  faults += [*_vocabularies(found), *_actor(config, model),
-             *_teacher(config, model), *_reward(config)]
+  faults += [
+      *_attention(config, found), *_vocabularies(found),
+      *_actor(config, model), *_teacher(config, model), *_reward(config)]
   if len(faults) > _MOST:
     faults[_MOST - 1:] = [f'{len(faults) - _MOST + 1} more values do not fit.']
   if faults:
@@ -207,15 +208,19 @@ def _devices(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
            '1, and -1 (all that are left) for one of them at most.')
 
 
-def _attention(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
+def _attention(
+    c: ConfigDict, found: Mapping[str, ModelConfig | None]) -> Iterator[str]:
   """Yields what learner.attention=cudnn cannot compute."""
-  if model and c.learner.attention == 'cudnn':
-    if model.dtype == 'float32':
+  for player, model in found.items() if c.learner.attention == 'cudnn' else ():
+    section = MODELS[player]
+    if model and model.dtype == 'float32':
       yield ('learner.attention=cudnn works on 16-bit types: set '
-             'model.dtype=bfloat16, or learner.attention=xla.')
-    if model.window or model.attention_softcap:
+             f'{section}.dtype=bfloat16, or learner.attention=xla.')
+    if model and (model.window or model.attention_softcap):
+      given = flatten(c)
       yield ('learner.attention=cudnn has no sliding window or soft cap, which '
-             f'{c.model.hf or c.model.preset} has: use learner.attention=xla.')
+             f'{given[f"{section}.hf"] or given[f"{section}.preset"]} has: use '
+             'learner.attention=xla.')
 
 
 def _replay(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
@@ -324,11 +329,15 @@ def _reward(c: ConfigDict) -> Iterator[str]:
   if c.curriculum == 'speed':
     yield ('curriculum=speed screens by right responses, but a reward model '
            'gives scores: use curriculum=dynamic.')
-  others = {'separate', 'turn_rewards'} & {
-      *plugs.chosen('advantage', flatten(c))[0].columns}
-  for name in sorted(others):
-    yield (f'advantage={c.advantage} reads the column {name}, of which a '
-           "reward model's score is no part: choose another advantage.")
+  if c.advantage == 'maxrl':
+    yield ('advantage=maxrl needs rewards of 0 or more, but scores of a reward '
+           'model may be below: choose another advantage.')
+  flat = flatten(c)
+  for field in 'advantage', 'loss.objective', 'loss.importance', 'loss.term':
+    for name in sorted({'separate', 'turn_rewards'} & {
+        *plugs.chosen(field, flat)[0].columns}):
+      yield (f'{field}={flat[field]} reads the column {name}, of which a '
+             "reward model's score is no part: choose another one.")
 
 
 def _vocabularies(found: Mapping[str, ModelConfig | None]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def differ(table: Table, rows: np.ndarray) -> np.ndarray:
 def create(
     sizes: RunSizes, *,
     max_rounds: Annotated[int | None, '[1, inf)'] = None) -> Curriculum:
-  """Makes the curriculum; rewards are the verifier's, without penalties.
+  """Makes the curriculum; rewards are without penalties.
 
   Args:
     sizes: numbers of problems, groups and samples, and lengths.

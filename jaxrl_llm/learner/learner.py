@@ -195,33 +195,38 @@ class RewardPrograms(NamedTuple):
   """The jitted program of a reward model.
 
   Attributes:
-    plan: as `LearnerPrograms.plan`, of rows whose lengths are one more than the
-      tokens of their responses.
+    plan: as `LearnerPrograms.plan`, of the rows of `scores`.
     scores: (params, batch, plan) -> [B] float32, see `reward.scores`.
+    closing: tokens that follow an answer in a chat, from its stop token on.
+    columns: most tokens of a response there, with the one behind it.
   """
   plan: Callable[..., packing.Plan]
   scores: Callable[..., Array]
+  closing: tuple[int, ...]
+  columns: int
 
 
 def make_reward(
-    model: ModelConfig, cfg: LearnerConfig, *,
+    model: ModelConfig, cfg: LearnerConfig, *, closing: tuple[int, ...] = (),
     mesh: Optional[jax.sharding.Mesh] = None) -> RewardPrograms:
   """Makes the program of a reward model.
 
   Args:
     model: its architecture.
     cfg: the learner's; what concerns an update alone is not used.
+    closing: see `RewardPrograms`.
     mesh: as for `make_learner`.
   """
   mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
+  columns = cfg.max_response + max(len(closing), 1)
   cfg = _resolved(dataclasses.replace(
-      cfg, max_response=cfg.max_response + 1, teacher=None), model, mesh)
+      cfg, max_response=columns, teacher=None), model, mesh)
   setting = Setting(cfg, mesh, {REWARD: _net(mesh, PlayerModel(
       model, trained=_shapes(model)))}, {}, {})
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
   return RewardPrograms(plan, Sized(jax.jit(
       functools.partial(reward_lib.scores, setting=setting),
-      out_shardings=sharding.rows(mesh)), plans))
+      out_shardings=sharding.rows(mesh)), plans), closing, columns)
 
 
 def _shapes(model: ModelConfig) -> Any:

@@ -2,8 +2,7 @@
 
 A reward model is a decoder with a score of one number in place of the
 unembedding, as transformers' sequence classifiers with one label. Its score of
-a response is that of its last token, the stop token included, behind the prompt
-as the policy reads it.
+a response is that of one token, at which the conversation ends.
 """
 
 from typing import Any
@@ -25,10 +24,12 @@ def scores(
 
   Args:
     params: of the reward model.
-    batch: B rows. Their `response_length` is one more than the tokens of the
-      response, since lists end before a row's last token.
+    batch: B rows, each of whose responses has one token more than it needs,
+      since lists end before the last one. Its mask marks the token behind the
+      one whose score it is. `tokens` have one column less than prompt and
+      response may take: none has all of it.
     plan: of these rows.
-    setting: of the program, whose `max_response` is one more too.
+    setting: of the program.
   """
   cfg, net = setting.cfg, setting.nets[REWARD]
 
@@ -41,8 +42,7 @@ def scores(
         preferred_element_type=jnp.float32)
     of_rows = ragged.responses(of_tokens, at.lists, ragged.Static(
         at.sizes.columns, cfg.max_prompt, cfg.max_response))
-    last = jnp.maximum(batch.response_length - 1, 0)
-    return ((), ()), jnp.take_along_axis(of_rows, last[:, None], 1)[:, 0]
+    return ((), ()), jnp.sum(jnp.where(batch.mask, of_rows, 0.0), 1)
 
   _, found = packing.fold(
       of_microbatch, plan, packing.arrange((batch,), plan, setting.mesh),

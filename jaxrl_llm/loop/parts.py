@@ -53,7 +53,7 @@ class Programs(NamedTuple):
       `mesh.learner_tensor` is its size of tensor, the rest joins fsdp.
     learner: `score` and `update` of the RL phase, of all players.
     players: by name: 'policy', which is evaluated and exported; 'actor', if it
-      is another model.
+      is another model; 'teacher' and 'reward', which are not trained.
     model, policy: parts of the policy.
     sampler: `generate` and its sizes, for evaluations of the policy.
     rollout_sampler: sampling of the responses that are trained on. Its sampler

@@ -8,12 +8,12 @@ import numpy as np
 from jaxrl_llm import rewards
 from jaxrl_llm.loop import rollout, scores
 from jaxrl_llm.loop.parts import Fixed, Parts
-from jaxrl_llm.loop.rollout import Judged, Responses, VERIFIER
+from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sharding import processes as processes_lib
 from jaxrl_llm.types import LearnerBatch
 
-MODEL = 'model'  # name of the scores among the separate rewards
+MODEL, VERIFIER = 'model', 'verifier'  # names among the separate rewards
 
 
 def judged(
@@ -39,7 +39,7 @@ def judged(
   if fixed.reward is None:
     return judged
   with timer('reward'):
-    found = _scores(parts, fixed.reward, responses, judged.length)
+    found = _scores(parts, fixed.reward, responses, judged)
   wrong = found[~np.isfinite(found)]
   if len(wrong):
     raise rewards.VerifierError(
@@ -50,43 +50,57 @@ def judged(
   reward = coef * found + of_verifier * judged.reward
   verdicts = [
       dataclasses.replace(verdict, reward=float(reward[row]), rewards={
-          **verdict.rewards, MODEL: float(found[row]),
-          VERIFIER: verdict.reward}) if verdict.valid else verdict
+          MODEL: float(found[row]), VERIFIER: verdict.reward,
+          **verdict.rewards}) if verdict.valid else verdict
       for row, verdict in zip(responses.rows.tolist(), judged.verdicts)]
-  return judged._replace(reward=reward, verdicts=verdicts, rewards={
-      **judged.rewards, MODEL: found, VERIFIER: judged.reward})
+  return judged._replace(
+      reward=reward, verified=judged.reward, verdicts=verdicts, rewards={
+          MODEL: np.where(judged.valid, found, np.nan),
+          VERIFIER: judged.reward, **judged.rewards})
 
 
 def _scores(
     parts: Parts, params: Any, responses: Responses,
-    length: np.ndarray) -> np.ndarray:
-  """Returns the scores [R] float64 of responses with [R] tokens, the same in
-  all processes.
+    judged: Judged) -> np.ndarray:
+  """Returns the scores [R] float64 of responses, the same in all processes.
+
+  A response that the stop token of a chat has ended is followed by what its
+  format writes there, as in the conversations that reward models learn from.
+  The score is that of the last token.
   """
-  if not len(length):
+  if not len(judged.length):
     return np.zeros(0)
   processes, program = parts.processes, parts.programs.reward
   (_, prompts, requests, _), size = responses.call, parts.programs.scored_rows
+  closing, more = program.closing, max(len(program.closing) - 1, 0)
   placed = processes.place(
-      scores.masked_indices(length > 0, size), responses.shard)
+      scores.masked_indices(judged.length > 0, size), responses.shard)
   # Filler has the place of the last row; its length is 0.
   before = prompts.length[requests.prompt]
-  after = np.where(placed >= 0, length[placed] + 1, 0)
+  room = np.where(placed >= 0, (
+      judged.length + more * ~judged.truncated)[placed] + 1, 0)
   plan = processes_lib.replicate(program.plan(
-      requests.prompt[placed], before[placed], after), processes.learner_mesh)
+      requests.prompt[placed], before[placed], room), processes.learner_mesh)
+
   positions = processes.positions(size)
-  mine = placed[positions]
-  response = np.pad(responses.rollouts.tokens[mine], ((0, 0), (0, 1)))
+  mine, room = placed[positions], room[positions].astype(np.int32)
+  length = judged.length[mine]
+  response = np.pad(responses.rollouts.tokens[mine], ((0, 0), (0, more)))
+  last = np.take_along_axis(
+      response, np.maximum(length - 1, 0)[:, None], 1)[:, 0]
+  closed = ~judged.truncated[mine] & (last == (*closing, -1)[0])
+  for row in np.flatnonzero(closed):
+    response[row, length[row]:length[row] + more] = closing[1:]
   tokens, prompt_length = rollout.sequences(
       prompts.tokens[requests.prompt[mine]], before[mine], response)
+  mask = np.arange(program.columns) == (length + more * closed)[:, None]
   batch = LearnerBatch(
-      tokens=tokens, prompt_length=prompt_length,
-      response_length=after[positions].astype(np.int32),
-      mask=np.zeros(response.shape, bool),
+      tokens=tokens, prompt_length=prompt_length, response_length=room,
+      mask=mask & (mine >= 0)[:, None],
       advantages=np.zeros(len(mine), np.float32))
   found = processes.fetch_rows(program.scores(
       params, processes.shard_rows(batch, size), plan))
-  own = np.zeros(len(length))
+  own = np.zeros(len(judged.length))
   own[mine[mine >= 0]] = found[mine >= 0]
   here = np.flatnonzero(processes.here(responses.shard))
   every, _ = processes.gather_rows(responses.shard, own[here].tolist())

@@ -27,8 +27,6 @@ from jaxrl_llm.types import (
   Settings,
 )
 
-VERIFIER = 'verifier'  # the verifier's rewards, beside a reward model's
-
 
 class SamplerProgram(NamedTuple):
   """Sampler at the sizes of one training step.
@@ -138,6 +136,8 @@ class Judged(NamedTuple):
     turns: R lists, (first column, tokens of the model, reward) of each turn;
       None without an environment.
     played: facts that the environment added; None without one.
+    verified: [R] float64, the verifier's reward, if a reward model makes
+      `reward`; else None.
   """
   reward: np.ndarray
   kind: list[str]
@@ -152,6 +152,7 @@ class Judged(NamedTuple):
   observed: np.ndarray | None = None
   turns: list[list[tuple[int, int, float]]] | None = None
   played: PlayedTurns | None = None
+  verified: np.ndarray | None = None
 
   @property
   def generated(self) -> np.ndarray:
@@ -166,7 +167,8 @@ class Judged(NamedTuple):
   @property
   def right(self) -> np.ndarray:
     """[R] bool, whether the verifier's reward is at least 1."""
-    return np.float32(self.rewards.get(VERIFIER, self.reward)) >= 1.0
+    return np.float32(
+        self.reward if self.verified is None else self.verified) >= 1.0
 
 
 def encode(

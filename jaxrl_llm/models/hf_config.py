@@ -32,7 +32,8 @@ class Family(NamedTuple):
   nothing there.
 
   Attributes:
-    architecture: class of transformers; see `scoring` for reward models.
+    architecture: class of transformers.
+    scores: whether it has reward models, see `architectures`.
     traits: those of _TRAITS that its models have; they lack the others.
     activation: field with the activation of the MLP.
     absent: fields for features that our decoder lacks.
@@ -51,13 +52,16 @@ class Family(NamedTuple):
   full_every: int | None = None
   rope_by_layer: bool = False
   sparse: bool = False
+  scores: bool = True
   read: Callable[[Any], dict[str, Any]] = lambda hf: {}
   write: Callable[[ModelConfig], dict[str, Any]] = lambda cfg: {}
 
   @property
-  def scoring(self) -> str:
-    """Class of transformers of a reward model."""
-    return self.architecture.replace('CausalLM', 'SequenceClassification')
+  def architectures(self) -> tuple[str, ...]:
+    """Classes of transformers: a language model, and perhaps a reward model."""
+    own = self.architecture
+    return own, *[
+        own.replace('CausalLM', 'SequenceClassification')] * self.scores
 
 
 def _read_gemma(hf: Any) -> dict[str, Any]:
@@ -116,7 +120,7 @@ FAMILIES = {
     'gemma2': _GEMMA,
     'gemma3_text': _GEMMA._replace(
         architecture='Gemma3ForCausalLM', traits=(*_GEMMA.traits, 'qk_norm'),
-        full_every=6, rope_by_layer=True,
+        full_every=6, rope_by_layer=True, scores=False,
         # transformers has the field, but does not apply it here.
         read=lambda hf: _read_gemma(hf) | dict(attention_softcap=None)),
 }
@@ -235,11 +239,11 @@ def _features(
 ) -> Iterator[tuple[bool, str]]:
   """Yields (whether a feature is as our decoder has it, its name)."""
   yield (raw.get('architectures') in (
-      None, [], [family.architecture], [family.scoring]),
+      None, [], *([name] for name in family.architectures)),
          f'architectures={raw.get("architectures")} '
-         f'(not {family.architecture})')
+         f'(not {" or ".join(family.architectures)})')
   yield (not _scores(raw, family) or hf.num_labels == 1,
-         f'{family.scoring} with {hf.num_labels} labels')
+         f'{family.architectures[-1]} with {hf.num_labels} labels')
   yield not raw.get('quantization_config'), 'quantization_config'
   yield (family.rope_by_layer or 'rope_theta' in hf.rope_parameters,
          'rope_parameters for each type of layer')
@@ -264,7 +268,8 @@ def _features(
 
 def _scores(raw: Mapping[str, Any], family: Family) -> bool:
   """Returns whether it is a reward model."""
-  return raw.get('architectures') == [family.scoring]
+  return family.scores and (
+      raw.get('architectures') == [family.architectures[-1]])
 
 
 def _windowed_layers(hf: Any) -> list[int]:

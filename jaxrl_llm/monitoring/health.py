@@ -140,13 +140,20 @@ def _rewards(rows: Sequence[Row]) -> Mean | None:
               statistics.stdev(rewards) / math.sqrt(len(rewards)))
 
 
+def _nearly_solved(health: Health) -> bool:
+  """Returns whether the verifier's rewards are near 1."""
+  of_verifier = _mean(health, 'rewards/verifier')  # beside a reward model's
+  return (_mean(health, 'reward/mean') if math.isnan(of_verifier)
+          else of_verifier) > 0.9
+
+
 def _no_signal(health: Health) -> str:
   share, reward = (_mean(health, f'reward/{name}') for name in (
       'no_signal', 'mean'))
   if not share > 0.97 or math.isnan(reward) or not math.isnan(
       _mean(health, 'update/teacher_kl')):  # which does not need rewards
     return ''
-  if reward > 0.9 and (
+  if _nearly_solved(health) and (
       min(_last(health.recent, 'reward/no_signal', 2 * _FEW), default=0) < 1):
     return ''  # Problems that are nearly solved leave few groups.
   return (
@@ -169,7 +176,7 @@ def _truncated(health: Health) -> str:
 def _no_entropy(health: Health) -> str:
   entropy = _mean(health, 'response/entropy')
   # A policy that solves its problems may be as sure as it likes.
-  if not entropy < 0.005 or _mean(health, 'reward/mean') > 0.9:
+  if not entropy < 0.005 or _nearly_solved(health):
     return ''
   return (f'the entropy is near 0 ({entropy:.2g} nats per '
           'token): responses hardly differ, and nothing new is found. Lower '

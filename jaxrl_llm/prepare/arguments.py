@@ -124,12 +124,12 @@ def _batch(
     made: programs and config.
     rows: B.
     columns: that it has beside those of all batches.
-    more: tokens of a response beyond its most.
+    more: tokens of a response beyond its most, of which the last is not there.
   """
   place, axes = sharding.rows(made.learner_mesh), made.needs.axes
   return LearnerBatch.free(
-      rows, {**axes, 'S': axes['S'] + more, 'T': axes['T'] + more}, columns,
-      lambda shape, _, kind: (
+      rows, {**axes, 'S': axes['S'] + max(more - 1, 0), 'T': axes['T'] + more},
+      columns, lambda shape, _, kind: (
           jax.ShapeDtypeStruct(shape, kind, sharding=place)))
 
 
@@ -159,17 +159,21 @@ def full_plan(
     reward: whether for the reward model, not for the players that learn.
   """
   config = made.config
-  return (made.reward if reward else made.learner).plan(
-      np.arange(rows) // config.samples_per_prompt,
-      np.full(rows, methods.prompt_columns(config)),
-      np.full(rows, config.max_response + reward))
+  group = np.arange(rows) // config.samples_per_prompt
+  if reward:
+    return made.reward.plan(group, np.full(rows, config.max_prompt), np.full(
+        rows, made.reward.columns))
+  return made.learner.plan(
+      group, np.full(rows, methods.prompt_columns(config)),
+      np.full(rows, config.max_response))
 
 
 def _reward(made: programs.Programs, x: Arguments) -> Any:
   """Lowers the scores of the reward model, for full rows."""
   rows = made.scored_rows
   return made.reward.scores.lower(
-      x.reward, _batch(made, rows, {}, more=1),
+      x.reward, _batch(
+          made, rows, {}, made.reward.columns - made.config.max_response),
       on_devices(made, full_plan(made, rows, reward=True)))
 
 

@@ -105,7 +105,8 @@ def parts(
   for name in [*models][1:] * training:  # The policy is the first.
     learns = methods.learns(config, name)
     found.append(Part(
-        f"the {name}'s weights{', with their gradients and moments' * learns}",
+        f'the weights of {config_lib.MODELS[name]}'
+        f'{", with their gradients and moments" * learns}',
         f'choose a smaller {config_lib.MODELS[name]}', (16 if learns else 4)
         * mesh['data'] * models[name].parameter_count()))
   if config_lib.has_sft(config):

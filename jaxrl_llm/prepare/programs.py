@@ -293,8 +293,8 @@ def make_programs(
   return Programs(
       config, mesh, learner_mesh, learner, players, evaluating, rollout_sampler,
       stages, learner_lib.make_reward(
-          models[REWARD], choice, mesh=learner_mesh) if (
-              REWARD in models) else None)
+          models[REWARD], choice, closing=stops.closing, mesh=learner_mesh)
+      if REWARD in models else None)
 
 
 def sft_learner(

@@ -69,7 +69,9 @@ def start(
     OSError: the weights that LoRA freezes could not be written.
   """
   config, channel = parts.config, parts.processes.channel
-  penalty = 'anchor_logprobs' in parts.stages.needs.columns
+  # Of the policy alone: of other players, nothing reads one.
+  penalty = name == sft.FOLDER and (
+      'anchor_logprobs' in parts.stages.needs.columns)
   if resumed and not (penalty or config.lora.rank):
     return Start(None, None, {})
   adapters = config_lib.sft_of_lora(config)

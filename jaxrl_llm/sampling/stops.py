@@ -42,9 +42,12 @@ class Stops(NamedTuple):
   Attributes:
     ids: tokens.
     texts: automaton of texts; None if there are none.
+    closing: tokens that follow an answer in a chat, from its stop token on; ()
+      without a chat format that ends answers with one.
   """
   ids: tuple[int, ...]
   texts: StopTexts | None = None
+  closing: tuple[int, ...] = ()
 
 
 def automaton(texts: Sequence[bytes]) -> np.ndarray:

@@ -147,9 +147,9 @@ def load(spec: str, overrides: dict[str, Any]) -> ConfigDict:
   """
   flat = config_lib.flatten(config_lib.load(spec, overrides))
   changes = {}
-  for section in config_lib.MODELS.values():
+  for player, section in config_lib.MODELS.items():
     preset = HUB.get(flat[f'{section}.hf'])
-    if preset:
+    if preset and player != 'reward':  # which none of them is
       changes.update({
           name: value for name, value in flat.items()
           if name.startswith(f'{section}.') and value is not None})
@@ -392,7 +392,7 @@ def _lengths(made: programs.Programs, name: str, case: Case) -> np.ndarray:
   if name == 'score' and carries:
     return np.pad(case.use.lengths, (0, rows - len(case.use.lengths)))
   if name == 'reward':
-    some = _wave(made)[1] if carries else rows
+    some = round(_wave(made)[1] / case.use.waves) if carries else rows
     return np.pad(case.lengths.draw(some, made.config.max_response) + 1,
                   (0, rows - some))
   return case.lengths.draw(rows, made.config.max_response)
@@ -406,10 +406,12 @@ def _plan(made: programs.Programs, name: str, case: Case) -> packing.Plan:
     return programs.sft_learner(made, limits).plan(
         np.arange(rows), np.full(rows, limits.max_prompt),
         np.full(rows, limits.max_response))
-  return (made.reward if name == 'reward' else made.learner).plan(
-      np.arange(rows) // config.samples_per_prompt,
-      np.full(rows, methods.prompt_columns(config)),
-      _lengths(made, name, case))
+  group, lengths = (
+      np.arange(rows) // config.samples_per_prompt, _lengths(made, name, case))
+  if name == 'reward':
+    return made.reward.plan(group, np.full(rows, config.max_prompt), lengths)
+  return made.learner.plan(
+      group, np.full(rows, methods.prompt_columns(config)), lengths)
 
 
 def _chances(
