@@ -49,6 +49,9 @@ def parse(argv: Sequence[str]) -> tuple[Given, Any, dict[str, Any]]:
       raise ValueError(
           f'--samples={config.eval.samples} would be as many times the same '
           'with --temperature=0: leave it out.')
+    if options['player'] == 'policy':
+      # The files of a teacher or a reward model need not be there.
+      config = config_lib.of_player(config, 'policy')
   return given, config, options
 
 

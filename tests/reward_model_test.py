@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
+from jaxrl_llm import cli, evaluate, sharding, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import sharding, train
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.loop import step
@@ -131,6 +131,15 @@ def test_the_section_is_there_with_a_model_alone():
   with pytest.raises(ValueError, match='reward.coef'):
     tiny.load(reward__coef=2.)
   assert 'scores' not in tiny.load(**REWARD).reward.model
+
+
+def test_an_evaluation_needs_no_reward_model():
+  argv = ['--config=configs/countdown.py', '--config.reward.model.hf=./gone']
+  _, config, _ = evaluate.parse(argv)
+  cli.check(config)
+  with pytest.raises(ValueError, match='there is no folder'):
+    cli.check(config_lib.load(argv[0].partition('=')[2], {
+        'reward.model.hf': './gone'}))
 
 
 def twin(params, cfg, responses, length, closing=()):
