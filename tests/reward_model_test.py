@@ -188,6 +188,31 @@ def test_rewards_are_the_scores_and_the_verdicts(coef, verifier):
     assert verdict.reward == reward or not verdict.valid
 
 
+def test_it_is_kept_in_its_compute_type():
+  """Which changes no score: products take that type in any case."""
+  parts = tiny.watch(build.parts(tiny.load(
+      **RUN, reward__model__dtype='bfloat16')), tiny.by_length).parts
+  state, fixed, _ = tiny.begin(parts)
+  kinds = jax.tree.map(lambda x: str(x.dtype), fixed.reward)
+  assert kinds['layers']['q'] == kinds['score'] == 'bfloat16'
+  assert kinds['layers']['attn_norm'] == kinds['norm'] == 'float32'
+  found = []
+  for kind in None, 'float32':
+    params = jax.tree.map(lambda x: x.astype(kind or x.dtype), fixed.reward)
+    _, wave = step.sample(
+        parts, state, fixed._replace(reward=params), timing.Timer())
+    found.append(wave.judged.reward)
+  assert (found[0] == found[1]).all() and np.std(found[0]) > 0
+  # A teacher that is made by supervised fine-tuning is trained.
+  teacher = {name.replace('reward', 'teacher'): value
+             for name, value in REWARD.items()}
+  for steps, kind in (2, 'float32'), (0, 'bfloat16'):
+    made = build.parts(tiny.load(
+        **teacher, teacher__model__dtype='bfloat16', sft__steps=steps))
+    stored = made.programs.players['teacher'].policy.stored
+    assert stored['embed'].dtype == kind
+
+
 def test_the_chat_format_ends_a_response():
   """Where its stop token has ended it, not where it was cut off."""
   parts = tiny.watch(build.parts(tiny.load(

@@ -24,6 +24,8 @@ class Policy(NamedTuple):
 
   Attributes:
     shapes: shapes of the whole model's parameters, float32.
+    stored: the same with layouts, and the types that a player that is not
+      trained has.
     trained: shapes of the trained parameters.
     init: (PRNG key) -> the whole model's parameters, random or from a
       checkpoint, in the training layout. With LoRA, unless SFT trains all of
@@ -41,6 +43,7 @@ class Policy(NamedTuple):
       compute type.
   """
   shapes: Params
+  stored: Params
   trained: Params
   init: Callable[[jax.Array], Params]
   split: Callable[[Params, jax.Array], tuple[Params, Params]]
@@ -63,7 +66,8 @@ def make_policy(
     model: ModelConfig, mesh: jax.sharding.Mesh,
     adapters: Adapters | None = None,
     checkpoint: hf.Checkpoint | None = None,
-    learner_mesh: jax.sharding.Mesh | None = None) -> Policy:
+    learner_mesh: jax.sharding.Mesh | None = None, *,
+    frozen: bool = False) -> Policy:
   """Makes the functions of a policy's parameters; nothing is compiled yet.
 
   Args:
@@ -73,6 +77,8 @@ def make_policy(
     checkpoint: source of the weights; None for random ones.
     learner_mesh: of the parameters in training; None for `mesh`. With LoRA it
       is `mesh`: both use the same frozen parameters.
+    frozen: whether the player is not trained: its parameters then have the
+      compute type.
 
   Returns:
     The functions.
@@ -85,7 +91,8 @@ def make_policy(
   learner = mesh if learner_mesh is None else learner_mesh
   try:
     in_training = sharding.abstract_params(
-        shapes, sharding.TRAIN_RULES, learner)
+        shapes, sharding.TRAIN_RULES, learner,
+        jnp.dtype(model.dtype) if frozen else None)
   except ValueError as error:
     if learner is mesh:
       raise
@@ -103,7 +110,7 @@ def make_policy(
     return made._replace(apply=lambda trained, frozen=None: made.apply(trained))
 
   return Policy(
-      shapes=shapes, trained=shapes,
+      shapes=shapes, stored=in_training, trained=shapes,
       init=_init(model, checkpoint, in_training),
       split=lambda params, key: (params, None),
       compose=lambda trained, frozen: trained,
@@ -150,7 +157,7 @@ def _with_adapters(choice, model, mesh, checkpoint, in_training) -> Policy:
         lora.join(own.result, adapters.result))
 
   return Policy(
-      shapes=shapes, trained=trained, init=init,
+      shapes=shapes, stored=in_training, trained=trained, init=init,
       split=lambda params, key: (new_adapters(key), freeze(params)),
       compose=lambda params, frozen: lora.join(
           frozen, lora.scaled(params, scale)),

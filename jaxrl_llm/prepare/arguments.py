@@ -65,9 +65,8 @@ def abstract(made: programs.Programs) -> Arguments:
   others = {}
   if made.needs.behaviour_params:
     others[BEHAVIOUR] = state[made.rollout_sampler.player].params
-  frozen = {name: sharding.abstract_params(
-      made.players[name].policy.shapes, sharding.TRAIN_RULES,
-      made.learner_mesh) for name in FROZEN if name in made.players}
+  frozen = {name: made.players[name].policy.stored
+            for name in FROZEN if name in made.players}
   reward = frozen.pop(REWARD, None)
   others |= frozen
   number = jax.ShapeDtypeStruct(

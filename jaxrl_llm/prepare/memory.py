@@ -104,11 +104,12 @@ def parts(
              * config.eval.samples)]
   for name in [*models][1:] * training:  # The policy is the first.
     learns = methods.learns(config, name)
+    each = 16 if learns else 4 if models[name].dtype == 'float32' else 2
     found.append(Part(
         f'the weights of {config_lib.MODELS[name]}'
         f'{", with their gradients and moments" * learns}',
-        f'choose a smaller {config_lib.MODELS[name]}', (16 if learns else 4)
-        * mesh['data'] * models[name].parameter_count()))
+        f'choose a smaller {config_lib.MODELS[name]}',
+        each * mesh['data'] * models[name].parameter_count()))
   if config_lib.has_sft(config):
     found.append(Part(
         'the rows of a supervised step', 'lower sft.batch',

@@ -250,7 +250,9 @@ def make_programs(
   policies = {
       name: policy_lib.make_policy(
           model, mesh, choices.adapters(configs[name]),
-          (checkpoints or {}).get(name), learner_mesh)
+          (checkpoints or {}).get(name), learner_mesh,
+          frozen=name in options.FROZEN and not config_lib.has_sft(
+              configs[name]))
       for name, model in models.items()}
   choice = choices.learner_config(
       config, row_facts=stages.selection.stale,
