@@ -192,6 +192,7 @@ def test_every_command_in_the_readme_is_understood(
     monkeypatch, capsys, tmp_path):
   """lmpo's README has commands that crash."""
   model = tiny_hf.make(tmp_path / 'model', tiny_hf.word_problems(3))
+  scoring = tiny_hf.scoring(model, tmp_path / 'scoring')
   programs = {program.__name__: inspect.getsource(program)
               for program in (serve, page)}
   own = tmp_path / 'own.py'
@@ -226,6 +227,8 @@ def test_every_command_in_the_readme_is_understood(
         argv.append(f'--config.actor.model.hf={model}')
       if 'teacher.model.hf' in command or '_from_' in command:
         argv.append(f'--config.teacher.model.hf={model}')
+      if 'reward.model.hf' in command:
+        argv.append(f'--config.reward.model.hf={scoring}')
     try:
       if argv[0] == 'make':
         assert re.search(rf'^{argv[1]}:', makefile, re.MULTILINE), command
@@ -327,7 +330,7 @@ def test_every_field_is_read(monkeypatch, parts, tmp_path):
   fields = {
       name for name in config_lib.flatten(config) if not name.startswith(
           ('model.', 'task.', 'actor.model.', 'teacher.model.',
-           'actor.learning_rate'))}
+           'reward.model.', 'actor.learning_rate'))}
   assert fields <= reads.names, sorted(fields - reads.names)
   # A section that is handed on whole reaches a function that names each field.
   named = set(inspect.signature(options.OptimizerConfig).parameters)

@@ -1,5 +1,6 @@
 """Tests of reward models: their files, their scores, and runs with them."""
 
+import contextlib
 import json
 
 import jax
@@ -18,7 +19,7 @@ from jaxrl_llm.models import hf, transformer
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, choices, stages
 from jaxrl_llm.types import LearnerBatch
-from tests.helpers import families, tiny
+from tests.helpers import families, tiny, tiny_hf
 from tests.helpers.tolerance import decoder, rounding
 
 # Its sizes are not the policy's.
@@ -235,9 +236,45 @@ def test_the_chat_format_ends_a_response():
   assert (moved == ~judged.truncated).mean() > .9
 
 
-def test_a_tokeniser_tells_what_follows_an_answer():
+def test_a_chat_is_scored_as_its_template_writes_it(tmp_path):
+  """To transformers' score of the whole conversation."""
+  rows = tiny_hf.word_problems(8)
+  model = tiny_hf.make(tmp_path / 'model', rows)
+  scoring = tiny_hf.scoring(model, tmp_path / 'scoring')
+  parts = build.parts(config_lib.load('configs/own.py', {
+      'task.name': 'math', 'model.hf': str(model),
+      'reward.model.hf': str(scoring), 'task.reward': (),
+      'task.path': str(tiny_hf.write(tmp_path / 'rows.jsonl', rows)),
+      'task.heldout_count': 2, 'prompts_per_step': 4,
+      'samples_per_prompt': 32, 'max_prompt': 200,
+      'max_response': 48, 'sampling.temperature': 3.0}))
+  state, fixed, _ = tiny.begin(parts)
+  with contextlib.closing(parts):
+    _, wave = step.sample(parts, state, fixed, timing.Timer())
+  scorer = transformers.AutoModelForSequenceClassification.from_pretrained(
+      scoring).eval()
+  own, call, judged = parts.task.tokenizer.own, wave.responses.call, wave.judged
+  ended = 0
+  for row, prompt in enumerate(call.requests.prompt):
+    ids = [*call.prompts.tokens[prompt, :call.prompts.length[prompt]],
+           *wave.responses.rollouts.tokens[row, :judged.length[row]]]
+    if not judged.truncated[row]:
+      ended += 1
+      ids += own('\n', add_special_tokens=False).input_ids
+      text = own.decode(ids)
+      asked, _, said = text.rpartition('<|im_start|>assistant\n')
+      assert text == asked + own.apply_chat_template([dict(
+          role='assistant', content=said.removesuffix('<|im_end|>\n'))],
+                                                     tokenize=False)
+    with torch.no_grad():
+      want = scorer(torch.tensor([[int(i) for i in ids]])).logits.item()
+    assert judged.rewards['model'][row] == pytest.approx(want, abs=2e-3)
+  assert 3 < ended < len(judged.length) - 3
+
+
+def test_a_tokeniser_tells_what_ends_a_chat():
   class Chat(CharTokenizer):
-    def after_answer(self):
+    def after_last_answer(self):
       return self.text
 
     def encode(self, text):

@@ -38,7 +38,8 @@ class Tokenizer(Protocol):
     `special`, its special tokens as they stand in a text.
     `encode_plain(text) -> ids` of a text in which no text is a control token.
     `spell(ids) -> str`, the text of all ids, stop tokens among them.
-    `after_answer() -> str`, the text that follows an answer in its chat format.
+    `after_answer() -> str`, the text that follows an answer in its chat format;
+      `after_last_answer() -> str`, the same of a chat that ends there.
     `next_turn(text) -> str`, what follows an answer up to the next: its end, a
       user's turn, and the start of the answer to it.
 
@@ -377,17 +378,23 @@ class ModelTokenizer:
 
     It is what the chat template writes between an answer and the next question.
     """
-    for turns in _TURNS, _TURNS[:2]:
-      try:
-        text = self._formatted([
-            dict(role=('user', 'assistant')[i % 2], content=turn)
-            for i, turn in enumerate(turns)], prompt=False)
-      except Exception:  # not all templates take such turns
-        continue
-      _, found, after = text.partition(_TURNS[1])
-      if found:
-        return after.partition(_TURNS[2])[0]
-    return ''
+    found = self._after(_TURNS)
+    return self.after_last_answer() if found is None else found
+
+  def after_last_answer(self) -> str:
+    """Returns the text that ends a chat behind its last answer, or ''."""
+    return self._after(_TURNS[:2]) or ''
+
+  def _after(self, turns: Sequence[str]) -> str | None:
+    """Returns the text behind the answer in a chat of these turns, or None."""
+    try:
+      text = self._formatted([
+          dict(role=('user', 'assistant')[i % 2], content=turn)
+          for i, turn in enumerate(turns)], prompt=False)
+    except Exception:  # not all templates take such turns
+      return None
+    _, found, after = text.partition(_TURNS[1])
+    return after.partition(_TURNS[2])[0] if found else None
 
   def next_turn(
       self, text: str, role: str = 'user',

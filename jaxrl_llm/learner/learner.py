@@ -197,7 +197,8 @@ class RewardPrograms(NamedTuple):
   Attributes:
     plan: as `LearnerPrograms.plan`, of the rows of `scores`.
     scores: (params, batch, plan) -> [B] float32, see `reward.scores`.
-    closing: tokens that follow an answer in a chat, from its stop token on.
+    closing: tokens that end a chat behind its last answer, from the answer's
+      stop token on.
     columns: most tokens of a response there, with the one behind it.
   """
   plan: Callable[..., packing.Plan]

@@ -251,7 +251,7 @@ def _checkpoints(
 def _stops(tokenizer: Any) -> stops_lib.Stops:
   """Returns the tokens and texts that end a response, for the sampler."""
   texts = getattr(tokenizer, 'stop_texts', ())
-  closing = tokenizer.encode(getattr(tokenizer, 'after_answer', str)())
+  closing = tokenizer.encode(getattr(tokenizer, 'after_last_answer', str)())
   return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
       [text.encode() for text in texts], tokenizer.spelled) if texts else None,
                          tuple(closing) if closing[:1] and (

@@ -42,8 +42,8 @@ class Stops(NamedTuple):
   Attributes:
     ids: tokens.
     texts: automaton of texts; None if there are none.
-    closing: tokens that follow an answer in a chat, from its stop token on; ()
-      without a chat format that ends answers with one.
+    closing: tokens that end a chat behind its last answer, from the answer's
+      stop token on; () without a chat format that ends answers with one.
   """
   ids: tuple[int, ...]
   texts: StopTexts | None = None

@@ -93,3 +93,17 @@ def make(
       parameter.mul_(4)  # far from uniform
   model.to(dtype).save_pretrained(folder, max_shard_size=shard)
   return folder
+
+
+def scoring(model: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+  """Saves a random reward model with the tokeniser of a model of `make`."""
+  config = transformers.AutoConfig.from_pretrained(model)
+  config.num_labels = 1
+  torch.manual_seed(1)
+  found = transformers.AutoModelForSequenceClassification.from_config(config)
+  with torch.no_grad():
+    for parameter in found.parameters():
+      parameter.mul_(4)
+  found.float().save_pretrained(folder)
+  transformers.AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+  return folder

@@ -71,6 +71,9 @@ def test_a_sick_run_is_warned_of_once(kind):
     (dict(update__skipped=1.0), 'gradient', 'not finite'),
     (dict(reward__mean=1.0, reward__no_signal=1.0, response__entropy=.001),
      'no_signal', '1 in the mean'),  # a solved task needs no entropy
+    # A reward model's scores say of no task that it is solved.
+    (dict(reward__mean=8.0, rewards__verifier=.3, response__entropy=.001),
+     'entropy', 'hardly differ'),
 ])
 def test_other_signs(values, kind, word):
   symptom, = health.warnings(planted(150, 200, **values))
