@@ -41,14 +41,15 @@ def of(
     cfg: the model.
     tokens: that go through the layers.
     pairs: of a token and a token that it attends to, over all layers.
-    predicted: tokens whose logits are computed.
+    predicted: tokens whose logits are computed, or a reward model's scores.
   """
   d, h = cfg.width, cfg.heads * cfg.head_dim
   layer = 2 * d * h + 2 * d * cfg.kv_heads * cfg.head_dim
   mlps = cfg.mlps(cfg.experts_per_token)
+  head = 1 if cfg.scores else cfg.vocab_size
   return float(2.0 * (layer * cfg.layers + mlps) * tokens
                + 4.0 * h * pairs
-               + 2.0 * cfg.vocab_size * d * predicted)
+               + 2.0 * head * d * predicted)
 
 
 def pairs(cfg: ModelConfig, length: np.ndarray) -> np.ndarray:

@@ -316,7 +316,11 @@ def test_a_reward_model_is_a_phase():
   # The score and no unembedding, which the policy's is tied to.
   assert held['reward model'] == held['parameters'] + 4 * made.model.width
   assert phase.bytes['reward model'] == held['reward model']
-  assert phase.runs == 1 and phase.model_flops > 0
+  # As sampling, but for the logits of all response tokens.
+  tokens = made.stages.curriculum.max_requests * config.max_response
+  assert phase.runs == 1 and phase.model_flops == pytest.approx(
+      check._model_flops(made, 'sample') - 2 * made.model.width * tokens * (
+          made.model.vocab_size - 1))
   plain = check.build(
       check.load('configs/countdown.py', SMALL), chips.topology('cpu:1'))
   for name in 'sample', 'score', 'update':
