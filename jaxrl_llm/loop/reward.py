@@ -35,11 +35,13 @@ def judged(
   Raises:
     VerifierError: a score is not finite, or see `rollout.start_judging`.
   """
-  judged = wait()
   if fixed.reward is None:
-    return judged
+    return wait()
   with timer('reward'):
-    found = _scores(parts, fixed.reward, responses, judged)
+    fetch = _start(parts, fixed.reward, responses)
+  judged = wait()  # on the host, while the devices compute the scores
+  with timer('reward'):
+    found = fetch()
   wrong = found[~np.isfinite(found)]
   if len(wrong):
     raise rewards.VerifierError(
@@ -59,36 +61,45 @@ def judged(
           VERIFIER: judged.reward, **judged.rewards})
 
 
-def _scores(
+def _start(
     parts: Parts, params: Any, responses: Responses,
-    judged: Judged) -> np.ndarray:
-  """Returns the scores [R] float64 of responses, the same in all processes.
+) -> Callable[[], np.ndarray]:
+  """Starts to score responses.
 
   A response that the stop token of a chat has ended is followed by what its
   format writes there, as in the conversations that reward models learn from.
   The score is that of the last token.
+
+  Returns:
+    A function that waits for the scores [R] float64, the same in all processes.
   """
-  if not len(judged.length):
-    return np.zeros(0)
+  if not len(responses.shard):
+    return lambda: np.zeros(0)
   processes, program = parts.processes, parts.programs.reward
   (_, prompts, requests, _), size = responses.call, parts.programs.scored_rows
+  rollouts, here = responses.rollouts, np.flatnonzero(
+      processes.here(responses.shard))
+  facts, _ = processes.gather_rows(responses.shard, [
+      (int(rollouts.length[row]), bool(rollouts.truncated[row]))
+      for row in here])
+  every, truncated = (np.array(x) for x in zip(*facts))
   closing, more = program.closing, max(len(program.closing) - 1, 0)
   placed = processes.place(
-      scores.masked_indices(judged.length > 0, size), responses.shard)
+      scores.masked_indices(every > 0, size), responses.shard)
   # Filler has the place of the last row; its length is 0.
   before = prompts.length[requests.prompt]
   room = np.where(placed >= 0, (
-      judged.length + more * ~judged.truncated)[placed] + 1, 0)
+      every + more * ~truncated)[placed] + 1, 0)
   plan = processes_lib.replicate(program.plan(
       requests.prompt[placed], before[placed], room), processes.learner_mesh)
 
   positions = processes.positions(size)
   mine, room = placed[positions], room[positions].astype(np.int32)
-  length = judged.length[mine]
-  response = np.pad(responses.rollouts.tokens[mine], ((0, 0), (0, more)))
+  length = every[mine]
+  response = np.pad(rollouts.tokens[mine], ((0, 0), (0, more)))
   last = np.take_along_axis(
       response, np.maximum(length - 1, 0)[:, None], 1)[:, 0]
-  closed = ~judged.truncated[mine] & (last == (*closing, -1)[0])
+  closed = ~truncated[mine] & (last == (*closing, -1)[0])
   for row in np.flatnonzero(closed):
     response[row, length[row]:length[row] + more] = closing[1:]
   tokens, prompt_length = rollout.sequences(
@@ -98,10 +109,12 @@ def _scores(
       tokens=tokens, prompt_length=prompt_length, response_length=room,
       mask=mask & (mine >= 0)[:, None],
       advantages=np.zeros(len(mine), np.float32))
-  found = processes.fetch_rows(program.scores(
-      params, processes.shard_rows(batch, size), plan))
-  own = np.zeros(len(judged.length))
-  own[mine[mine >= 0]] = found[mine >= 0]
-  here = np.flatnonzero(processes.here(responses.shard))
-  every, _ = processes.gather_rows(responses.shard, own[here].tolist())
-  return np.array(every)
+  started = program.scores(params, processes.shard_rows(batch, size), plan)
+
+  def fetch():
+    found, own = processes.fetch_rows(started), np.zeros(len(every))
+    own[mine[mine >= 0]] = found[mine >= 0]
+    return np.array(processes.gather_rows(
+        responses.shard, own[here].tolist())[0])
+
+  return fetch
