@@ -24,10 +24,9 @@ def scores(
 
   Args:
     params: of the reward model.
-    batch: B rows, each of whose responses has one token more than it needs,
-      since lists end before the last one. Its mask marks the token behind the
-      one whose score it is. `tokens` have one column less than prompt and
-      response may take: none has all of it.
+    batch: B rows. A response has a token more than the conversation, since
+      lists end before the last token of a row. The mask marks the token behind
+      the one with the score.
     plan: of these rows.
     setting: of the program.
   """

@@ -60,7 +60,7 @@ class Programs(NamedTuple):
       is that of evaluations, if only the use differs.
     stages: curriculum and selection; their capacities give all sizes.
     needs: quantities beside the rollouts that the loss needs.
-    reward: of the reward model; None without one.
+    reward: program of the reward model; None without one.
   """
   config: Any
   mesh: jax.sharding.Mesh

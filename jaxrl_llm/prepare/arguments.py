@@ -123,7 +123,8 @@ def _batch(
     made: programs and config.
     rows: B.
     columns: that it has beside those of all batches.
-    more: tokens of a response beyond its most, of which the last is not there.
+    more: tokens of a response beyond its most. `tokens` has no column for the
+      last of them, which no program reads.
   """
   place, axes = sharding.rows(made.learner_mesh), made.needs.axes
   return LearnerBatch.free(

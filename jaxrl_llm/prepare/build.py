@@ -251,11 +251,13 @@ def _checkpoints(
 def _stops(tokenizer: Any) -> stops_lib.Stops:
   """Returns the tokens and texts that end a response, for the sampler."""
   texts = getattr(tokenizer, 'stop_texts', ())
-  closing = tokenizer.encode(getattr(tokenizer, 'after_last_answer', str)())
-  return stops_lib.Stops(tokenizer.stop_ids, stops_lib.tabulate(
-      [text.encode() for text in texts], tokenizer.spelled) if texts else None,
-                         tuple(closing) if closing[:1] and (
-                             closing[0] in tokenizer.stop_ids) else ())
+  after = getattr(tokenizer, 'after_last_answer', str)()
+  closing = tuple(tokenizer.encode(after)) if after else ()
+  return stops_lib.Stops(
+      tokenizer.stop_ids, stops_lib.tabulate(
+          [text.encode() for text in texts], tokenizer.spelled)
+      if texts else None, closing if {*closing[:1]} & {*tokenizer.stop_ids}
+      else ())
 
 
 def _contents(

@@ -385,8 +385,8 @@ def _rows(made: programs.Programs, name: str) -> int:
 def _lengths(made: programs.Programs, name: str, case: Case) -> np.ndarray:
   """Returns the tokens of the responses in a program of the learner.
 
-  They are 0 for rows that are not needed: with `sampling.carry_over`, a step
-  scores those that have new tokens, and as many end as begin.
+  They are 0 for rows that are not needed: with `sampling.carry_over`, 'score'
+  takes those that have new tokens, and 'reward' as many as end in a step.
   """
   rows, carries = _rows(made, name), made.stages.settings.carry
   if name == 'score' and carries:

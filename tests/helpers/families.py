@@ -99,6 +99,11 @@ def family(name):
 def torch_model(name, dtype=torch.float32):
   """Makes transformers' model with random weights, rounded to `dtype`."""
   _, cls, hf_cfg = family(name)
+  return random_model(cls, hf_cfg, dtype)
+
+
+def random_model(cls, hf_cfg, dtype=torch.float32):
+  """Makes a model of a class, as `torch_model`."""
   torch.manual_seed(0)
   model = cls(hf_cfg).eval().float()
   with torch.no_grad():
