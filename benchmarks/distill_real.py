@@ -116,7 +116,7 @@ def sample(out: pathlib.Path, teacher: str) -> pathlib.Path:
     got = made.sample(asked)
     rows += [dict(prompt=prompt, completion=text, tokens=int(length))
              for prompt, text, length, cut in zip(
-                 asked, got.texts, got.length, got.truncated) if not cut]
+                 asked, got.texts, got.lengths, got.truncated) if not cut]
     print(f'{first + BATCH} of {count} samples', flush=True)
   path.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
   return path
