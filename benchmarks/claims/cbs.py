@@ -120,13 +120,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   fall = '; '.join(f'{LABELS[arm]} ' + tables.difference(
       arms, arm, arm, end('pass@8'), tables.start('pass@8'))
                    for arm in ('cbs', 'all'))
-  base = statistics.fmean(map(end(), arms['all']))
-  share = tables.student([(ours - theirs) / base for ours, theirs in (
-      tables.pairs(arms, 'cbs', 'all', end()))])
   return (f'after equal numbers of rollouts with GRPO, held-out pass@1 is: '
-          f'{"; ".join(said)}. CBS minus all responses is {share.mean:+.1%} '
-          f'[{share.low:+.1%}, {share.high:+.1%}] of the latter. From '
-          f'start to end, pass@8 changes by: {fall}.')
+          f'{"; ".join(said)}. From start to end, pass@8 changes by: {fall}.')
 
 
 def sections(results: Sequence[tables.Result]) -> str:

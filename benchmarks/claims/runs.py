@@ -1,10 +1,14 @@
 """A claim: training runs with frozen settings, and their report.
 
 Settings are chosen on TUNING_SEEDS: arms with a learning rate of their own try
-RATES times that of their config, the others inherit one. What was chosen is
-written to settings.json before the first run that counts, and never again; runs
-that count have seeds of FIRST and above. Runs take one core each, in parallel,
-and are not repeated: after an interrupt, the same command resumes.
+RATES times that of their config, and two more beyond an end that is the best;
+the others inherit one. What was chosen is written to
+results/claims/NAME.settings.json with `--settings`, to be committed before the
+first run that counts, and never again; runs that count have seeds of FIRST and
+above. Runs take one core each, in parallel, and are not repeated: after an
+interrupt, the same command resumes, and on another machine it goes on from the
+rows that are committed. A claim that changes begins anew without its files in
+results/claims.
 """
 
 import argparse
@@ -30,6 +34,7 @@ RESULTS = ROOT / 'benchmarks/results/claims'
 TUNING_SEEDS = 0, 1
 FIRST = 10
 RATES = 1 / 3, 1, 3
+FURTHER = (1 / 9, 1 / 27), (9, 27)  # below and above RATES
 RATE = 'optimizer.learning_rate'
 
 
@@ -114,6 +119,17 @@ def tuning_runs(claim: Claim) -> list[Run]:
           for factor in RATES]
 
 
+def further_runs(
+    claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> list[Run]:
+  """Returns the tuning runs beyond an end of RATES that is the best."""
+  beyond = dict(zip((RATES[0], RATES[-1]), FURTHER))
+  return [Run(arm, seed, further) for seed in TUNING_SEEDS
+          for arm, factor in choose(claim, [
+              (run, found) for run, found in tried if run.factor in RATES]
+                                    ).items()
+          for further in beyond.get(factor, ())]
+
+
 def counted_runs(claim: Claim) -> list[Run]:
   """Returns the runs that count, seed by seed."""
   return [Run(arm, seed) for seed in claim.seeds for arm in claim.arms]
@@ -124,43 +140,82 @@ def choose(
 ) -> dict[str, float]:
   """Returns the factor of each tuned arm with the best mean over the seeds.
 
-  Of equal factors it is the first of RATES.
+  Of equal factors it is the one that was tried first.
   """
   found: dict[str, dict[float, list[float]]] = {}
   for run, result in tried:
     found.setdefault(run.arm, {}).setdefault(run.factor, []).append(
         claim.figure(result))
-  return {arm: max(RATES, key=lambda factor: statistics.fmean(by[factor]))
+  return {arm: max(by, key=lambda factor: statistics.fmean(by[factor]))
           for arm, by in found.items()}
 
 
-def freeze(claim: Claim, folder: pathlib.Path) -> dict[str, float]:
-  """Writes the settings, or reads those that were written before.
+def found(
+    runs: Sequence[Run], folder: pathlib.Path,
+) -> list[tuple[Run, dict[str, Any]]]:
+  """Returns the runs that have a result, with it."""
+  return [(run, json.loads(path.read_text())) for run in runs
+          if (path := folder / f'{run.name}.json').exists()]
 
-  Args:
-    claim: all its tuning runs are done.
-    folder: with their results.
+
+def run_of(claim: Claim, row: tables.Result) -> Run:
+  """Returns the run of a row."""
+  return Run(','.join(str(row[key]) for key in claim.keys), row['seed'],
+             row.get('factor'))
+
+
+def restore(claim: Claim, folder: pathlib.Path) -> None:
+  """Saves the committed rows as results in a folder that lacks them."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for row in committed(claim):
+    name = run_of(claim, row).name
+    if not (folder / f'{name}.json').exists():
+      save(folder, name, row)
+
+
+def settings_path(claim: Claim) -> pathlib.Path:
+  """Returns the path of a claim's frozen settings."""
+  return RESULTS / f'{claim.name}.settings.json'
+
+
+def _settings_of(claim: Claim) -> dict[str, Any]:
+  """Returns the settings of all arms, as JSON reads them, and the seeds."""
+  return json.loads(json.dumps({
+      'seeds': list(claim.seeds), 'arms': {
+          arm: {'config': claim.config_of(arm), 'fields': dict(made.fields),
+                'rate': made.rate} for arm, made in claim.arms.items()}}))
+
+
+def freeze(claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> None:
+  """Writes the settings of a claim; `tried` are all its tuning runs."""
+  RESULTS.mkdir(parents=True, exist_ok=True)
+  settings = {**_settings_of(claim), 'factors': choose(claim, tried)}
+  settings_path(claim).write_text(json.dumps(settings, indent=1) + '\n')
+
+
+def frozen(claim: Claim) -> dict[str, float]:
+  """Reads the settings that `freeze` has written.
 
   Returns:
     Factors of the learning rates, see `choose`.
 
   Raises:
-    ValueError: the arms differ from those that were frozen.
+    ValueError: there are none, or an arm or the seeds differ from them.
   """
-  path = folder / 'settings.json'
-  arms = json.loads(json.dumps({
-      arm: {'config': claim.config_of(arm), 'fields': dict(made.fields),
-            'rate': made.rate} for arm, made in claim.arms.items()}))
+  path, made = settings_path(claim), _settings_of(claim)
   if not path.exists():
-    tried = [(run, json.loads((folder / f'{run.name}.json').read_text()))
-             for run in tuning_runs(claim)]
-    save(folder, 'settings', {'arms': arms, 'factors': choose(claim, tried)})
+    raise ValueError(
+        f'{claim.name} has no frozen settings in {path}: run it with '
+        '--settings, and commit that file before the runs that count.')
   found = json.loads(path.read_text())
-  for arm in arms:
-    if found['arms'].get(arm) != arms[arm]:
-      raise ValueError(
-          f'Arm {arm} differs from its settings in {path}, which were frozen '
-          'before the runs that count: set it back, or use another --folder.')
+  differ = [f'arm {arm} is' for arm in made['arms']
+            if found['arms'].get(arm) != made['arms'][arm]]
+  if found['seeds'] != made['seeds']:
+    differ.append('the seeds are')
+  if differ:
+    raise ValueError(
+        f'{claim.name}: {differ[0]} not as in {path}, which was frozen '
+        'before the runs that count: set it back, or make another claim.')
   return found['factors']
 
 
@@ -187,7 +242,7 @@ def do(claim: Claim, run: Run, folder: pathlib.Path, where: str) -> None:
     where: description of the machine.
   """
   counts = run.factor is None
-  fields = fields_of(claim, run, freeze(claim, folder) if counts else {})
+  fields = fields_of(claim, run, frozen(claim) if counts else {})
   numbers = claim.measure(
       claim.config_of(run.arm), run.name, folder, fields)
   save(folder, run.name, {
@@ -304,7 +359,7 @@ def committed(claim: Claim) -> list[dict[str, Any]]:
 
 def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Says how the settings were chosen."""
-  tried = [row for row in rows if 'factor' in row]
+  tried = [(run_of(claim, row), row) for row in rows if 'factor' in row]
   seeds = sorted({row['seed'] for row in rows if 'factor' not in row})
   if seeds[0] < FIRST:
     return f'{claim.older}\n'
@@ -312,23 +367,21 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   text += f'seeds, {seeds[0]} to {seeds[-1]}.'
   if not tried:
     return f'{text} None was chosen for this claim.\n'
-  names = lambda row: ','.join(str(row[key]) for key in claim.keys)
-  chosen = choose(claim, [
-      (Run(names(row), row['seed'], row['factor']), row) for row in tried])
-  lines, ends = [], []
-  for arm, factor in chosen.items():
-    best = RATES.index(factor)
-    cells = [tables.mean_and_error([
-        claim.figure(row) for row in tried
-        if names(row) == arm and row['factor'] == rate]) for rate in RATES]
+  rates, lines, ends = sorted({run.factor for run, _ in tried}), [], []
+  for arm, best in choose(claim, tried).items():
+    by = {rate: [claim.figure(row) for run, row in tried
+                 if (run.arm, run.factor) == (arm, rate)] for rate in rates}
+    cells = {rate: tables.mean_and_error(by[rate]) for rate in rates}
     cells[best] = f'**{cells[best]}**'
-    lines.append([arm, *cells, '; '.join(
+    lines.append([arm, *cells.values(), '; '.join(
         other for other, made in claim.arms.items()
         if made.rate == arm and other != arm)])
-    if best in (0, len(RATES) - 1):
-      ends.append(f'{arm} ({"highest" if best else "lowest"})')
+    own = [rate for rate in rates if by[rate]]
+    if best in (own[0], own[-1]):
+      ends.append(f'{arm} ({"lowest" if best == own[0] else "highest"}' + (
+          ', with two more' * (len(own) > len(RATES))) + ')')
   edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
-  head = [f'{factor:.3g} times the rate' for factor in RATES]
+  head = [f'{factor:.3g} times the rate' for factor in rates]
   return (f'{text} Learning rates, in bold, were chosen on seeds '
           f'{" and ".join(map(str, TUNING_SEEDS))}, by the figure at the end '
           f'on the same held-out problems; some arms inherit one.{edge}\n\n'
@@ -339,7 +392,8 @@ def said(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Returns the sentences on a claim that a page of docs/ has word for word."""
   results = [row for row in rows if 'factor' not in row]
   seeds = {row['seed'] for row in results}
-  return f'Over {len(seeds)} seeds: {claim.summary(results)}'
+  return f'Over {len(seeds)} seeds: ' + tables.judged(
+      claim.summary(results), together=True)
 
 
 def _spent(rows: Sequence[tables.Result]) -> str:
@@ -362,14 +416,17 @@ def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
 
 {claim.about(results)} Mean ± standard error over seeds. Differences are \
 paired by seed, with 95% intervals (Student's t); "not distinguishable" is one \
-whose interval has 0. Intervals are not corrected for their number.
+whose interval has 0. In the next paragraph the interval in per cent of the \
+second figure follows, and "after Holm" is said of a difference whose p-value \
+is above 0.05 when those of the paragraph are corrected for their number. The \
+intervals and the tables are not corrected.
 
 {said(claim, rows)}
 
 {_tuned(claim, rows)}
 ![the claim's curves]({claim.name}.png)
 
-{claim.sections(results)}
+{tables.judged(claim.sections(results))}
 '''
 
 
@@ -380,12 +437,14 @@ def marked(name: str) -> re.Pattern[str]:
 
 
 def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
-  """Writes report, rows and picture, and the sentences of README and docs/."""
+  """Writes rows, and, if one counts, report, picture and sentences of docs/."""
   RESULTS.mkdir(parents=True, exist_ok=True)
   path = RESULTS / f'{claim.name}.md'
-  path.write_text(report(claim, rows))
   path.with_suffix('.jsonl').write_text(
       ''.join(json.dumps(row) + '\n' for row in rows))
+  if all('factor' in row for row in rows):
+    return
+  path.write_text(report(claim, rows))
   claim.draw([row for row in rows if 'factor' not in row],
              path.with_suffix('.png'))
   lines = textwrap.fill(
@@ -404,6 +463,9 @@ def program(claim: Claim) -> None:
   parser.add_argument('--folder', type=pathlib.Path,
                       default=ROOT / 'runs/claims' / claim.name)
   parser.add_argument(
+      '--settings', action='store_true',
+      help=f'choose them, and write them to {settings_path(claim)}')
+  parser.add_argument(
       '--write', action='store_true', help=f'into {RESULTS}/{claim.name}.*')
   parser.add_argument(
       '--report', action='store_true', help='of the results that are there')
@@ -411,20 +473,30 @@ def program(claim: Claim) -> None:
   parser.add_argument('--core', type=int, help=argparse.SUPPRESS)
   args = parser.parse_args()
   folder = args.folder.absolute()
+  module = f'benchmarks.claims.{claim.name}'
+  restore(claim, folder)
   tuning, counted = tuning_runs(claim), counted_runs(claim)
+  if args.settings:
+    train_all(tuning, folder, module)
+  tuning += further_runs(claim, found(tuning, folder))
   if args.one:
     where = machine()
     os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
     run, = (run for run in tuning + counted if run.name == args.one)
     do(claim, run, folder, where)
     return
-  if not args.report:
-    module = f'benchmarks.claims.{claim.name}'
+  if args.settings:
     train_all(tuning, folder, module)
-    freeze(claim, folder)
+    freeze(claim, found(tuning, folder))
+    write(claim, [row for _, row in found(tuning + counted, folder)])
+    return
+  if not args.report:
+    try:
+      frozen(claim)
+    except ValueError as error:
+      parser.error(str(error))
     train_all(counted, folder, module)
-  found = [folder / f'{run.name}.json' for run in tuning + counted]
-  rows = [json.loads(path.read_text()) for path in found if path.exists()]
+  rows = [row for _, row in found(tuning + counted, folder)]
   if all('factor' in row for row in rows):
     parser.error(f'{folder} has no run that counts: leave out --report, or '
                  'give the --folder of the runs.')

@@ -2,12 +2,14 @@
 
 Results are rows, one for each run, with its seed and names, such as its arm.
 Arms are compared by the seeds that both have. A difference is said with its 95%
-interval, over seeds by Student's t and over problems by the bootstrap, and
-called "not distinguishable" where an interval has 0.
+interval, over seeds by Student's t and over problems by the bootstrap. It has a
+mark with its p-value, in whose place `judged` says "not distinguishable": alone
+where the interval has 0, or after Holm's correction for all of a text.
 """
 
 import math
 import pathlib
+import re
 import statistics
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
@@ -22,29 +24,28 @@ Figure = Callable[[Result], float | None]
 Arms = Mapping[str, Sequence[Result]]
 
 LEVEL = 0.95
+_MARK = re.compile(r' {p=([^ }]+)(?: ([^}]*))?}')
 DRAWS = 10_000  # of the bootstrap
 LAST = 3  # evaluations that a figure is a mean of
 WARM = 3  # first steps, which compile; each counts as the median step
 
 
 class Interval(NamedTuple):
-  """A mean and its interval."""
+  """A mean, its interval, and the two-sided p-value of a mean of 0."""
   mean: float
   low: float
   high: float
-
-  @property
-  def has_zero(self) -> bool:
-    """Whether the difference may be 0."""
-    return not (self.low > 0 or self.high < 0)
+  p: float
 
 
 def student(values: Sequence[float]) -> Interval:
   """Returns Student's interval of a mean over seeds, of two or more."""
   mean, count = statistics.fmean(values), len(values)
-  half = stats.t.ppf((1 + LEVEL) / 2, count - 1) * statistics.stdev(
-      values) / count ** 0.5
-  return Interval(mean, mean - half, mean + half)
+  error = statistics.stdev(values) / count ** 0.5
+  half = stats.t.ppf((1 + LEVEL) / 2, count - 1) * error
+  p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else (
+      float(mean == 0))
+  return Interval(mean, mean - half, mean + half, float(p))
 
 
 def bootstrap(values: Sequence[float]) -> Interval:
@@ -56,27 +57,71 @@ def bootstrap(values: Sequence[float]) -> Interval:
   values = np.asarray(values)
   draws = np.random.default_rng(0).integers(
       0, len(values), (DRAWS, len(values)), np.int32)
-  low, high = np.quantile(
-      values[draws].mean(-1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-  return Interval(float(values.mean()), float(low), float(high))
+  means = values[draws].mean(-1)
+  low, high = np.quantile(means, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+  p = 2 * min((means <= 0).mean(), (means >= 0).mean())
+  return Interval(
+      float(values.mean()), float(low), float(high), min(float(p), 1.0))
 
 
-def told(*intervals: Interval) -> str:
-  """Says a difference: the mean, its intervals, and whether one has 0."""
-  text = f'{intervals[0].mean:+.3f} ' + ' '.join(
-      f'[{low:+.3f}, {high:+.3f}]' for _, low, high in intervals)
-  apart = not any(interval.has_zero for interval in intervals)
-  return text if apart else f'{text}, not distinguishable'
+def told(*intervals: Interval, base: float = 0.0) -> str:
+  """Says a difference: the mean, its intervals, and its mark for `judged`.
+
+  Args:
+    *intervals: of the same mean; all must leave out 0.
+    base: figure of which `judged` says the first interval in per cent.
+  """
+  mean, low, high, _ = intervals[0]
+  share = f' {low / base:+.0%} to {high / base:+.0%}' if base else ''
+  return f'{mean:+.3f} ' + ' '.join(
+      f'[{low:+.3f}, {high:+.3f}]' for _, low, high, _ in intervals) + (
+          f' {{p={max(interval.p for interval in intervals)}{share}}}')
 
 
 def ratio(values: Sequence[float]) -> str:
   """Says the geometric mean of ratios, and the interval of its logarithm."""
   if len(values) < 2:
     return 'not run'
-  found = student([math.log(value) for value in values])
+  *found, p = student([math.log(value) for value in values])
   mean, low, high = map(math.exp, found)
-  text = f'{mean:.2f} [{low:.2f}, {high:.2f}]'
-  return f'{text}, not distinguishable' if found.has_zero else text
+  return f'{mean:.2f} [{low:.2f}, {high:.2f}] {{p={p}}}'
+
+
+def holm(values: Sequence[float]) -> list[float]:
+  """Returns p-values corrected for their number by Holm's step-down rule."""
+  found, least = [0.0] * len(values), 0.0
+  for rank, i in enumerate(np.argsort(values, kind='stable')):
+    least = max(least, min(1.0, (len(values) - rank) * values[i]))
+    found[i] = least
+  return found
+
+
+def judged(text: str, *, together: bool = False) -> str:
+  """Says which differences of a text are not distinguishable from 0.
+
+  Args:
+    text: with the marks of `told` and `ratio`.
+    together: whether p-values are corrected for their number in the text. Then
+      a difference whose interval has 0 also has what this cannot exclude, in
+      per cent of the figure that is compared with.
+
+  Returns:
+    The text with words in place of the marks.
+  """
+  marks = [(float(p), share) for p, share in _MARK.findall(text)]
+  corrected = holm([p for p, _ in marks])
+
+  def words(_):
+    (p, share), after = next(each)
+    if p >= 1 - LEVEL:
+      return ', not distinguishable' + f': {share}' * (
+          together and bool(share))
+    if together and after >= 1 - LEVEL:
+      return f', not distinguishable after Holm: p = {after:.2f}'
+    return ''
+
+  each = iter(zip(marks, corrected))
+  return _MARK.sub(words, text)
 
 
 def mean_and_error(values: Iterable[float | None], digits: int = 3) -> str:
@@ -131,7 +176,7 @@ def difference(
     arms: Arms, arm: str, other: str, figure: Figure,
     base: Figure | None = None,
     problems: Callable[[Result], np.ndarray] | None = None) -> str:
-  """Says the mean difference of two arms, paired by seed.
+  """Says the mean difference of two arms, paired by seed, for `judged`.
 
   Args:
     arms, arm, other, figure, base: those of `pairs`.
@@ -144,7 +189,7 @@ def difference(
   if problems:
     each = [a - b for a, b in pairs(arms, arm, other, problems)]
     intervals.append(bootstrap(np.mean(each, 0)))
-  return told(*intervals)
+  return told(*intervals, base=statistics.fmean(b for _, b in found))
 
 
 def compared(

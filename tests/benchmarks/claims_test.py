@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import __main__ as all_claims
-from benchmarks.claims import cbs, runs, speed, tables
+from benchmarks.claims import readme, runs, speed, tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.prepare import stages
 from tests.helpers.devices import ROOT
@@ -31,10 +31,11 @@ def test_students_interval_is_scipys():
   rng = np.random.default_rng(0)
   a, b = rng.normal(size=(2, 7))
   arms = {'a': rows_of('a', a), 'b': rows_of('b', b)}
-  want = stats.ttest_rel(a, b).confidence_interval(.95)
+  test = stats.ttest_rel(a, b)
+  want = test.confidence_interval(.95)
   found = tables.student([p - q for p, q in tables.pairs(arms, 'a', 'b', x)])
-  np.testing.assert_allclose(
-      found, ((a - b).mean(), want.low, want.high), rtol=1e-9)
+  np.testing.assert_allclose(found, (
+      (a - b).mean(), want.low, want.high, test.pvalue), rtol=1e-9)
   # The logarithm's, for ratios.
   p, q = np.exp(a), np.exp(b)
   low, high = np.exp(want)
@@ -52,7 +53,36 @@ def test_the_bootstrap_is_scipys():
   # Quantiles of 10,000 draws: their error is about 2% of the deviation.
   near = .1 * values.std() / 80 ** .5
   assert found.mean == pytest.approx(values.mean())
-  np.testing.assert_allclose(found[1:], want, atol=near)
+  np.testing.assert_allclose(found[1:3], want, atol=near)
+  assert found.p == 0
+  # The means are about normal, with this mean and deviation.
+  z = (values - 1).mean() / values.std() * 80 ** .5
+  assert tables.bootstrap(values - 1).p == pytest.approx(
+      2 * stats.norm.sf(abs(z)), abs=.05)
+
+
+def test_holms_rule():
+  # In order: 4 x .01, 3 x .02, 2 x .03, 1 x .04; none is below the one before.
+  assert tables.holm([.03, .01, .04, .02]) == pytest.approx(
+      [.06, .04, .06, .06])
+  assert tables.holm([.5, .4]) == pytest.approx([.8, .8])
+  assert tables.holm([.9, .001, .7]) == pytest.approx([1, .003, 1])
+  assert tables.holm([]) == []
+
+
+def test_a_text_says_which_differences_are_lost():
+  """p-values of .004, .03 and .4: Holm makes them .012, .06 and .4."""
+  interval = lambda p, low: tables.Interval(low + .1, low, low + .2, p)
+  text = (f'a ({tables.told(interval(.004, .1), base=.5)}); '
+          f'b ({tables.told(interval(.03, .02), base=.5)}); '
+          f'c ({tables.told(interval(.4, -.05), base=.5)}); {{x}}.')
+  assert tables.judged(text) == (
+      'a (+0.200 [+0.100, +0.300]); b (+0.120 [+0.020, +0.220]); '
+      'c (+0.050 [-0.050, +0.150], not distinguishable); {x}.')
+  assert tables.judged(text, together=True) == (
+      'a (+0.200 [+0.100, +0.300]); b (+0.120 [+0.020, +0.220], not '
+      'distinguishable after Holm: p = 0.06); c (+0.050 [-0.050, +0.150], '
+      'not distinguishable: -10% to +30%); {x}.')
 
 
 @pytest.mark.parametrize('values, words', [
@@ -60,8 +90,8 @@ def test_the_bootstrap_is_scipys():
     ((0.0, 0.0, 0.0), True)])
 def test_an_interval_with_0_is_said(values, words):
   arms = {'a': rows_of('a', values), 'b': rows_of('b', [0.0] * 3)}
-  said = tables.difference(arms, 'a', 'b', x)
-  assert said.endswith('not distinguishable') == words, said
+  said = tables.judged(tables.difference(arms, 'a', 'b', x))
+  assert said.endswith('], not distinguishable') == words, said
 
 
 def test_both_intervals_must_leave_out_0():
@@ -69,9 +99,10 @@ def test_both_intervals_must_leave_out_0():
   each = np.array([1.0, -1.0, .3])
   arms = {'a': rows_of('a', [.1, .1001]), 'b': rows_of('b', [0.0, 0.0])}
   by = lambda result: each * (result['arm'] == 'a')
-  assert 'not' not in tables.difference(arms, 'a', 'b', x)
-  assert tables.difference(arms, 'a', 'b', x, problems=by).endswith(
-      '], not distinguishable')
+  said = lambda **more: tables.judged(
+      tables.difference(arms, 'a', 'b', x, **more))
+  assert 'not' not in said()
+  assert said(problems=by).endswith('], not distinguishable')
 
 
 def test_arms_are_paired_by_the_seeds_that_both_have():
@@ -92,7 +123,7 @@ def test_a_base_that_misses_the_target_gives_a_lower_bound():
   assert speed.to_target('samples', least=True)(misses) == 40
   both = lambda row: [row, {**row, 'seed': 11}]
   arms = {'a': both(reaches), 'b': both(misses)}
-  said = lambda *arm: speed._to_target(arms, *arm, 'samples')
+  said = lambda *arm: tables.judged(speed._to_target(arms, *arm, 'samples'))
   assert said('a', 'b') == 'at least 1.60 [1.60, 1.60]'  # 40 / 25
   assert said('b', 'a') == 'not reached'
   assert said('a', 'a').startswith('1.00')
@@ -124,27 +155,12 @@ def test_ratios_by_the_rise_of_the_target():
   assert last[-1] == '2' and last[4].startswith('at least 2.22')  # 12 / 5.4
 
 
-def test_what_the_readme_says_of_speed():
-  """The rise from which SPEED needs less, and the share of generation."""
-  arms = tables.by_arm([row for row in MEASURED['speed'] if (
-      'factor' not in row)], speed.LABELS)
-  less = {rise: all('not' not in said and float(
-      said.removeprefix('at least ').split()[0]) > 1 for said in (
-          speed._to_target(arms, 'speed_rloo_4', 'rloo_drop', spent, rise)
-          for spent in ('gflops', 'elapsed'))) for rise in speed.CURVE}
-  first = min(rise for rise in less if all(
-      less[other] for other in less if other >= rise))
-  said = ' '.join(PAGES['README.md'].split())
-  assert f'from a rise of {first:.2f} on'.replace('0.', '.') in said
-  assert f"generation {speed._generation(arms):.0%} of RLOO's time" in said
-
-
-def test_the_difference_of_cbs_is_a_share_of_all_responses():
-  rows = [{'arm': arm, 'seed': 10 + i, 'pass@1': [value], 'pass@8': [value]}
-          for arm, values in (('all', (.5, .5)), ('cbs', (.55, .56)))
-          for i, value in enumerate(values)]
+def test_an_interval_is_also_a_share_of_what_is_compared_with():
+  arms = {'a': rows_of('a', [.55, .56]), 'b': rows_of('b', [.5, .5])}
   # Shares .1 and .12; t of one degree of freedom is 12.706, times .01.
-  assert '+11.0% [-1.7%, +23.7%]' in cbs.summary(rows)
+  assert tables.judged(
+      tables.difference(arms, 'a', 'b', x), together=True).endswith(
+          'not distinguishable: -2% to +24%')
 
 
 def test_a_cell_of_a_table_may_have_a_bar():
@@ -198,54 +214,93 @@ def claim_of(**changes):
   return made._replace(**changes)
 
 
-def test_settings_are_chosen_on_their_own_seeds_and_frozen(tmp_path):
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+  """A folder in place of results/claims."""
+  monkeypatch.setattr(runs, 'RESULTS', tmp_path / 'results')
+  return runs.RESULTS
+
+
+def test_settings_are_chosen_on_their_own_seeds_and_frozen(results):
   claim = claim_of()
   tuning = runs.tuning_runs(claim)
   assert {run.arm for run in tuning} == {'base'} and len(tuning) == 6
   assert {run.seed for run in tuning} == set(runs.TUNING_SEEDS)
-  for run in tuning:  # a factor of 3 is best on average, 1 on seed 0
-    value = {1 / 3: 0, 1: .5, 3: 1}[run.factor] - (
-        .6 if (run.factor, run.seed) == (3, 0) else 0)
-    runs.save(tmp_path, run.name, {'x': value})
-  assert runs.freeze(claim, tmp_path) == {'base': 3}
+  with pytest.raises(ValueError, match='no frozen settings .* --settings'):
+    runs.frozen(claim)
+  # A factor of 3 is best on average, 1 on seed 0.
+  tried = [(run, {'x': {1 / 3: 0, 1: .5, 3: 1}[run.factor] - (
+      .6 if (run.factor, run.seed) == (3, 0) else 0)}) for run in tuning]
+  runs.freeze(claim, tried)
+  assert runs.frozen(claim) == {'base': 3}
   rate = config_lib.load(claim.config).optimizer.learning_rate
   given = lambda arm: runs.fields_of(
-      claim, runs.Run(arm, 10), runs.freeze(claim, tmp_path))
+      claim, runs.Run(arm, 10), runs.frozen(claim))
   assert given('base') == {
       'seed': 10, 'loss.entropy_bonus': 0.0, runs.RATE: 3 * rate}
   assert given('other')[runs.RATE] == 3 * rate  # inherited
   assert given('fixed')[runs.RATE] == 0
-  # Later results change nothing, and changed arms are refused.
-  runs.save(tmp_path, tuning[0].name, {'x': 99})
-  assert runs.freeze(claim, tmp_path) == {'base': 3}
   changed = claim._replace(arms={
       **claim.arms, 'other': runs.Arm({'samples_per_prompt': 2}, rate='base')})
-  with pytest.raises(ValueError, match='Arm other differs .* frozen'):
-    runs.freeze(changed, tmp_path)
+  with pytest.raises(ValueError, match='arm other is not as in .* frozen'):
+    runs.frozen(changed)
+  with pytest.raises(ValueError, match='the seeds are not as in'):
+    runs.frozen(claim._replace(seeds=(10, 12)))
 
 
-def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path):
+@pytest.mark.parametrize('values, tried, best', [
+    ((0, 1, 0), (), 1), ((2, 1, 0), (1 / 9, 1 / 27), 1 / 9),
+    ((0, 1, 2), (9, 27), 9)])
+def test_two_more_rates_are_tried_beyond_an_end_that_is_best(
+    values, tried, best):
+  claim = claim_of()
+  by = {**dict(zip(runs.RATES, values)), 1 / 9: 3, 1 / 27: 2, 9: 4, 27: 4}
+  found = lambda made: [(run, {'x': by[run.factor]}) for run in made]
+  first = found(runs.tuning_runs(claim))
+  more = runs.further_runs(claim, first)
+  assert [(run.seed, run.factor) for run in more] == [
+      (seed, factor) for seed in runs.TUNING_SEEDS for factor in tried]
+  # Of equal factors the first.
+  assert runs.choose(claim, first + found(more)) == {'base': best}
+
+
+def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   seen = []
 
   def measure(config, name, folder, fields):
     seen.append((config, name, fields))
     return {'x': fields[runs.RATE]}
 
-  claim = claim_of(measure=measure)
-  for run in runs.tuning_runs(claim) + runs.counted_runs(claim)[:1]:
-    runs.do(claim, run, tmp_path, 'here')
-  rows = [json.loads((tmp_path / f'{name}.json').read_text())
+  claim, where = claim_of(measure=measure), tmp_path / 'runs'
+  where.mkdir()
+  tuning = runs.tuning_runs(claim)
+  for run in tuning:
+    runs.do(claim, run, where, 'here')
+  more = runs.further_runs(claim, runs.found(tuning, where))
+  for run in more:
+    runs.do(claim, run, where, 'here')
+  runs.freeze(claim, runs.found(tuning + more, where))
+  runs.do(claim, runs.counted_runs(claim)[0], where, 'here')
+  rows = [json.loads((where / f'{name}.json').read_text())
           for _, name, _ in seen]
-  assert [row.get('factor') for row in rows] == [*runs.RATES] * 2 + [None]
+  assert [row.get('factor') for row in rows] == (
+      [*runs.RATES] * 2 + [9, 27] * 2 + [None])
   assert rows[-1]['seed'] == 10 and rows[-1]['arm'] == 'base'
   assert rows[-1]['rate'] == rows[-1]['x'] == max(row['x'] for row in rows)
   text = runs._tuned(claim, rows)
   assert 'chosen on seeds 0 and 1' in text
-  assert 'At the edge of what was tried: base (highest).' in text
+  assert 'what was tried: base (highest, with two more).' in text
   *others, best, inherited = text.strip().splitlines()[-1].strip('| ').split(
       ' | ')
   assert others[0] == 'base' and '*' not in ''.join(others)
   assert best == f'**{rows[-1]["x"]:.3f} ± 0.000**' and inherited == 'other'
+  # Rows that are committed are not computed again.
+  runs.write(claim, rows[:-1])
+  assert {path.name for path in results.iterdir()} == {
+      'made.jsonl', 'made.settings.json'}
+  runs.restore(claim, tmp_path / 'other')
+  assert runs.found(tuning + more, tmp_path / 'other') == runs.found(
+      tuning + more, where)
 
 
 @pytest.mark.parametrize('name', CLAIMS)
@@ -285,6 +340,44 @@ def test_reports_and_the_pages_come_from_the_rows(name):
   assert {*texts} - {'README.md'}
   for page, text in texts.items():
     assert text.split() == said.split(), f'{page} should say: {said}'
+
+
+SAID = {name: runs.said(CLAIMS[name], rows) for name, rows in MEASURED.items()}
+
+
+def test_what_the_readme_says_follows():
+  assert not readme.check(PAGES['README.md'], SAID)
+
+
+@pytest.mark.parametrize('old, new, fault', [
+    ('no gain is shown over', 'with a gain over', 'The README lacks: - [PKPO]'),
+    ('22% of', '23% of', 'The README lacks: - [SPEED]'),
+    ('Measured on small models', 'Measured on small models, 17 times',
+     "in no sentence: ['17']")])
+def test_other_words_in_the_readme_are_noticed(old, new, fault):
+  faults = readme.check(PAGES['README.md'].replace(old, new), SAID)
+  assert any(fault in found for found in faults), faults
+
+
+@pytest.mark.parametrize('what, after, found', [
+    ('a .5 ± .1 against b .4 ± .1 \\(', '', '+'), ('b 1 \\(', '', '-'),
+    ('c ', '', '='), ('d ', '', '+'), ('d ', 'then', '-'), ('e ', 'then', '='),
+    ('d ', 'never', ''), ('f ', '', '')])
+def test_a_verdict_is_of_the_first_difference_after_its_mark(
+    what, after, found):
+  said = ('a .5 ± .1 against b .4 ± .1 (+0.1 [+0.05, +0.15]); b 1 (-0.2 [-0.3, '
+          '-0.1] [-0.4, -0.1]); c -0.1 [-0.2, +0.1], not distinguishable: -2% '
+          'to +1%; d at least 1.20 [1.10, 1.30]; then d 0.80 [0.70, 0.90], e '
+          '1.10 [1.01, 1.20], not distinguishable after Holm: p = 0.10; f.')
+  assert readme.verdict(said, readme.Follows(what, '', after)) == found
+
+
+def test_what_does_not_follow_is_said():
+  sentence = readme.Sentence('x', 'by 12%, k=4', (
+      readme.Follows('d ', '+', 'then'), readme.Follows('k=4 ', '+')), ('.80',))
+  assert readme.wrong(sentence, 'then d 0.80 [0.70, 0.90]') == [
+      f'{sentence.follows[0]} is -', f'{sentence.follows[1]} is not there',
+      '12 is from nowhere']
 
 
 def test_a_report_says_the_hours_of_all_its_runs():

@@ -1,0 +1,218 @@
+"""What the README says of the methods, and what it follows from.
+
+  python -m benchmarks.claims.readme
+
+Each sentence follows from differences in the sentences of a claim, which are
+written from its rows after Holm's correction, and each of its numbers stands
+there. Also checks that settings are older than the rows of runs that count.
+"""
+
+import json
+import re
+import subprocess
+from typing import Mapping, NamedTuple
+
+from benchmarks.claims import __main__ as all_claims
+from benchmarks.claims import runs
+
+_NUMBER = r'(?<![@\w.])\d*\.?\d+'  # not that of pass@8
+_LINKED = re.compile(r'(?<=\])\(\S*\)')  # addresses of links
+_FIGURE = rf'{_NUMBER} ± {_NUMBER}'
+_FOUND = re.compile(
+    rf'(?:at least )?([-+]?{_NUMBER}) \[[^]]*\](?: \[[^]]*\])?'
+    r'(, not distinguishable)?')
+
+
+class Follows(NamedTuple):
+  """A difference that a sentence follows from.
+
+  Attributes:
+    what: regular expression of what stands before the difference.
+    verdict: '+' or '-' where it is above or below 0, or a ratio above or below
+      1; '=' where it is not distinguishable.
+    after: what stands before `what`, at any distance; the first one counts.
+  """
+  what: str
+  verdict: str
+  after: str = ''
+
+
+class Sentence(NamedTuple):
+  """A sentence of the README.
+
+  Attributes:
+    claim: it is of this claim.
+    text: as in the README; numbers and line breaks aside, words are free.
+    follows: all that it says.
+    stated: texts of the claim's report that numbers are from.
+  """
+  claim: str
+  text: str
+  follows: tuple[Follows, ...]
+  stated: tuple[str, ...] = ()
+
+
+def _of(arm: str, verdict: str, other: str, after: str = '') -> Follows:
+  """Makes what follows from two arms, by their labels."""
+  return Follows(
+      rf'{re.escape(arm)} {_FIGURE} against {re.escape(other)} {_FIGURE} \(',
+      verdict, after)
+
+
+SENTENCES = (
+    Sentence('pkpo', '''
+- [PKPO](docs/pkpo.md#measured): on the default task, k=4 and k=8 raise pass@8
+over k=1, and k=8 over k=16; no gain is shown over the best entropy bonus. k=8
+lowers pass@1.
+''', (_of('k=4', '+', 'k=1', 'pass@8:'), _of('k=8', '+', 'k=1', 'pass@8:'),
+      _of('k=8', '+', 'k=16', 'pass@8:'),
+      _of('k=8', '=', 'k=1, entropy bonus .1', 'pass@8:'),
+      _of('k=8', '-', 'k=1', 'pass@1:'))),
+    Sentence('speed', '''
+- [SPEED](docs/speed.md#measured): on problems mixed for it (a third hardly ever
+solved, generation 22% of RLOO's time), less compute and time to a pass@1 than
+RLOO; than RLOO that drops prompts without signal, at a rise of .15, not at .10.
+''', (*(Follows(name, '+', 'RLOO needs') for name in ('GFLOP ', 'seconds ')),
+      *(Follows(name, '+', 'RLOO that drops')
+        for name in ('GFLOP ', 'seconds ', r'\+0\.15: ')),
+      Follows(r'\+0\.10: ', '=')),
+             ("Generation takes 22% of RLOO's seconds", '+0.15:', '+0.10:')),
+    Sentence('jackpot', '''
+- [Jackpot](docs/jackpot.md#measured): no gain shown over tuned baselines on
+stale rollouts (at 128 updates, no-clip TIS beats clip),
+''', (*(_of(arm, '=', other, after) for arm, other, after in (
+    ('Jackpot', 'clip (PPO)', 'at 32'), ('Jackpot', 'no-clip TIS', 'at 32'),
+    ('Jackpot', 'clip (PPO)', 'At 128'), ('Jackpot', 'no-clip TIS', 'At 128'))),
+      _of('no-clip TIS', '+', 'clip (PPO)', 'At 128')), ('At 128 updates',)),
+    Sentence('jackpot_actor', '''
+nor over TIS on a smaller model's; less harm than TIS if that is frozen.
+''', (_of('Jackpot', '=', 'TIS'),
+      _of('Jackpot, frozen actor', '+', 'TIS, frozen actor'))),
+    Sentence('cbs', '''
+- [CBS](docs/cbs.md#measured): worse than picking the largest |advantage|,
+''', (_of('CBS', '-', 'largest |advantage|'),)),
+    Sentence('all_four', '''
+- [All four](docs/methods.md#all-four-in-one-run) in one run
+([config](configs/all_four.py)): pass@1 and pass@8 are not distinguishable from
+those of runs with none; SPEED saves compute.
+''', (*(_of('all four', '=', 'none of the four', name)
+        for name in ('pass@1:', 'pass@8:')),
+      Follows('GFLOP ', '+', 'without SPEED alone'))),
+    Sentence('real', '''
+On [a real model](benchmarks/results/claims/real.md), three seeds with GRPO's
+settings: PKPO with k=4, SPEED and Jackpot are not distinguishable from GRPO
+(pass@1 from .049 to .496).
+''', (_of('GRPO', '+', 'not trained'), _of('PKPO, k=4', '=', 'GRPO'),
+      _of('PKPO, k=4', '=', 'GRPO', 'pass@8:'),
+      _of('SPEED, n_init=4', '=', 'GRPO'),
+      _of('Jackpot, int8, lag 1', '=', 'GRPO')),
+             ('GRPO 0.496', 'not trained 0.049', 'Over 3 seeds')),
+)
+
+
+def words(text: str) -> str:
+  """Returns a text with single spaces."""
+  return ' '.join(text.split())
+
+
+def verdict(said: str, follows: Follows) -> str:
+  """Returns the verdict of a difference, '' where the text has none."""
+  start = said.find(follows.after)
+  what = re.compile(follows.what).search(said, max(start, 0))
+  found = _FOUND.match(said, what.end()) if what and start >= 0 else None
+  if not found:
+    return ''
+  value, same = found.groups()
+  if same:
+    return '='
+  middle = 0 if value[0] in '+-' else 1  # a difference, or a ratio
+  return '+' if float(value) > middle else '-'
+
+
+def wrong(sentence: Sentence, said: str) -> list[str]:
+  """Returns what of a sentence does not follow from a claim's sentences."""
+  faults = [f'{follows} is {found or "not there"}' for follows in
+            sentence.follows if (found := verdict(said, follows)) != (
+                follows.verdict)]
+  faults += [f'{text} is not said' for text in sentence.stated
+             if text not in said]
+  text = _LINKED.sub('', sentence.text)
+  names = ' '.join((*(f'{f.what} {f.after}' for f in sentence.follows),
+                    *sentence.stated))
+  known = {float(number) for number in re.findall(
+      _NUMBER, names.replace('\\', ''))}
+  faults += [f'{number} is from nowhere' for number in re.findall(
+      _NUMBER, text) if float(number) not in known]
+  return faults
+
+
+def measured_part(readme: str) -> str:
+  """Returns the words of the README on what was measured of the methods."""
+  return words(re.search(
+      r'Measured on small models.*?(?=\n\[The loop and)', readme,
+      re.DOTALL)[0])
+
+
+def check(readme: str, said: Mapping[str, str]) -> list[str]:
+  """Returns all that is wrong; of each sentence that follows, nothing.
+
+  Args:
+    readme: the README.
+    said: the sentences of each claim, from its rows.
+  """
+  faults, rest = [], measured_part(readme)
+  for sentence in SENTENCES:
+    text = words(sentence.text)
+    faults += [f'"{text}": {fault}' for fault in wrong(
+        sentence, said[sentence.claim])]
+    if text not in rest:
+      faults.append(f'The README lacks: {text}')
+    rest = rest.replace(text, '', 1)
+  if found := re.findall(_NUMBER, _LINKED.sub('', rest)):
+    faults.append(f'Numbers of the README in no sentence: {found}')
+  return faults
+
+
+def settings_order(claim: runs.Claim) -> str:
+  """Says whether a claim's settings were committed before its rows.
+
+  The last commit of the settings counts: what was frozen does not change.
+  """
+  def git(*args):
+    return subprocess.run(
+        ['git', *args], cwd=runs.ROOT, capture_output=True, text=True,
+        check=True).stdout
+
+  def commits(path):
+    return git('log', '--reverse', '--format=%H', '--', path).split()
+
+  name = f'{(runs.RESULTS / claim.name).relative_to(runs.ROOT)}'
+  settings = commits(f'{name}.settings.json')
+  rows = next((commit for commit in commits(f'{name}.jsonl') if any(
+      'factor' not in json.loads(row)
+      for row in git('show', f'{commit}:{name}.jsonl').splitlines())), '')
+  if not settings:
+    return 'settings not committed'
+  if not rows:
+    return 'no rows that count'
+  older = git('log', '--format=%H', f'{rows}^').split()
+  return 'settings before rows' if settings[-1] in older else (
+      'SETTINGS NOT BEFORE ROWS')
+
+
+def main() -> None:
+  """Prints what was checked; exits with 1 where something is wrong."""
+  claims = all_claims.claims()
+  said = {claim.name: runs.said(claim, rows) for claim in claims
+          if (rows := runs.committed(claim))}
+  faults = check((runs.ROOT / 'README.md').read_text(), said)
+  orders = {claim.name: settings_order(claim) for claim in claims}
+  for name, order in orders.items():
+    print(f'{name}: {order}')
+  print('\n'.join(faults) or f'{len(SENTENCES)} sentences follow.')
+  if faults or any(order.isupper() for order in orders.values()):
+    raise SystemExit(1)
+
+
+if __name__ == '__main__':
+  main()
