@@ -60,7 +60,7 @@ AGAINST = [
     ('clip', 'on_policy')]
 
 
-def _fields(stale: int) -> dict[str, Any]:
+def of_stale(stale: int) -> dict[str, Any]:
   """Returns the fields of a staleness, in updates per rollout batch."""
   return {
       'steps': UPDATES // stale, 'learner.updates': stale,
@@ -69,9 +69,9 @@ def _fields(stale: int) -> dict[str, Any]:
 
 
 ARMS = {
-    'on_policy,1': Arm({**_fields(1), **_NONE}, rate='clip,32'),
+    'on_policy,1': Arm({**of_stale(1), **_NONE}, rate='clip,32'),
     **{f'{name},{stale}': Arm(
-        {**_fields(stale), **fields}, rate=f'{rate},{stale}')
+        {**of_stale(stale), **fields}, rate=f'{rate},{stale}')
        for stale in (32, 128) for name, (fields, rate) in FIELDS.items()}}
 
 

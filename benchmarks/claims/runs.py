@@ -46,10 +46,12 @@ class Arm(NamedTuple):
     config: path of the config; '' for the claim's.
     rate: arm whose chosen learning rate it has, itself for one that is tuned;
       '' for the rate of its config.
+    seeds: that count, if not all of the claim.
   """
   fields: Mapping[str, Any] = {}
   config: str = ''
   rate: str = ''
+  seeds: Sequence[int] | None = None
 
 
 class Claim(NamedTuple):
@@ -92,6 +94,11 @@ class Claim(NamedTuple):
     """Returns the path of an arm's config."""
     return self.arms[arm].config or self.config
 
+  def seeds_of(self, arm: str) -> list[int]:
+    """Returns the seeds of an arm that count."""
+    own = self.arms[arm].seeds
+    return list(self.seeds if own is None else own)
+
   def row_of(self, arm: str, seed: int) -> dict[str, Any]:
     """Returns the names of a run, for its row."""
     parts = [int(part) if key == 'stale' else part for key, part in zip(
@@ -132,7 +139,8 @@ def further_runs(
 
 def counted_runs(claim: Claim) -> list[Run]:
   """Returns the runs that count, seed by seed."""
-  return [Run(arm, seed) for seed in claim.seeds for arm in claim.arms]
+  return [Run(arm, seed) for seed in claim.seeds for arm in claim.arms
+          if seed in claim.seeds_of(arm)]
 
 
 def choose(
@@ -179,17 +187,17 @@ def settings_path(claim: Claim) -> pathlib.Path:
 
 
 def _settings_of(claim: Claim) -> dict[str, Any]:
-  """Returns the settings of all arms, as JSON reads them, and the seeds."""
+  """Returns the settings of all arms, as JSON reads them."""
   return json.loads(json.dumps({
-      'seeds': list(claim.seeds), 'arms': {
-          arm: {'config': claim.config_of(arm), 'fields': dict(made.fields),
-                'rate': made.rate} for arm, made in claim.arms.items()}}))
+      arm: {'config': claim.config_of(arm), 'fields': dict(made.fields),
+            'rate': made.rate, 'seeds': claim.seeds_of(arm)}
+      for arm, made in claim.arms.items()}))
 
 
 def freeze(claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> None:
   """Writes the settings of a claim; `tried` are all its tuning runs."""
   RESULTS.mkdir(parents=True, exist_ok=True)
-  settings = {**_settings_of(claim), 'factors': choose(claim, tried)}
+  settings = {'arms': _settings_of(claim), 'factors': choose(claim, tried)}
   settings_path(claim).write_text(json.dumps(settings, indent=1) + '\n')
 
 
@@ -200,7 +208,7 @@ def frozen(claim: Claim) -> dict[str, float]:
     Factors of the learning rates, see `choose`.
 
   Raises:
-    ValueError: there are none, or an arm or the seeds differ from them.
+    ValueError: there are none, or an arm differs from them.
   """
   path, made = settings_path(claim), _settings_of(claim)
   if not path.exists():
@@ -208,14 +216,11 @@ def frozen(claim: Claim) -> dict[str, float]:
         f'{claim.name} has no frozen settings in {path}: run it with '
         '--settings, and commit that file before the runs that count.')
   found = json.loads(path.read_text())
-  differ = [f'arm {arm} is' for arm in made['arms']
-            if found['arms'].get(arm) != made['arms'][arm]]
-  if found['seeds'] != made['seeds']:
-    differ.append('the seeds are')
-  if differ:
-    raise ValueError(
-        f'{claim.name}: {differ[0]} not as in {path}, which was frozen '
-        'before the runs that count: set it back, or make another claim.')
+  for arm, settings in made.items():
+    if found['arms'].get(arm) != settings:
+      raise ValueError(
+          f'{claim.name}: arm {arm} is not as in {path}, which was frozen '
+          'before the runs that count: set it back, or make another claim.')
   return found['factors']
 
 

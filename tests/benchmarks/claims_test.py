@@ -244,7 +244,7 @@ def test_settings_are_chosen_on_their_own_seeds_and_frozen(results):
       **claim.arms, 'other': runs.Arm({'samples_per_prompt': 2}, rate='base')})
   with pytest.raises(ValueError, match='arm other is not as in .* frozen'):
     runs.frozen(changed)
-  with pytest.raises(ValueError, match='the seeds are not as in'):
+  with pytest.raises(ValueError, match='arm base is not as in'):
     runs.frozen(claim._replace(seeds=(10, 12)))
 
 
@@ -306,6 +306,7 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
 @pytest.mark.parametrize('name', CLAIMS)
 def test_seeds_that_count_are_none_that_settings_are_chosen_on(name):
   claim = CLAIMS[name]
+  assert all({*claim.seeds_of(arm)} <= {*claim.seeds} for arm in claim.arms)
   assert min(claim.seeds) >= runs.FIRST > max(runs.TUNING_SEEDS)
   for arm, made in claim.arms.items():
     assert not made.rate or claim.arms[made.rate].rate == made.rate, arm

@@ -324,3 +324,56 @@ def test_greedy_picks_are_near_the_oracle_s(seed):
   assert np.mean(ours) > .9 * np.mean(best)
   error = np.std(np.subtract(ours, chance)) / math.sqrt(len(ours))
   assert np.mean(ours) - np.mean(chance) > 3 * error
+
+
+def learned_order(seed, share_reward):
+  """Trains the scheduler on made-up rounds; says what its scores order by.
+
+  Training on an arm raises V by |A| (1 + x / 2), where x is the feature of the
+  length. Each of 200 rounds picks 128 of 256 arms.
+
+  Args:
+    seed: of the rounds.
+    share_reward: whether all arms of a round have its reward, as in CBS; else
+      each has its own, of about the same mean.
+
+  Returns:
+    Correlation of scores of new arms with |A|, and with |A| x where what a
+    line in |A| explains is taken from both.
+  """
+  network = bandit.Network(learning_rate=3e-3)
+  rng, averages, value = np.random.default_rng(seed), bandit.Gain(), .3
+  arms = lambda count: rng.normal(size=(count, F)).astype(np.float32)
+  weight = lambda rows: np.abs(rows[:, bandit.FEATURES.index('advantage')])
+  length = lambda rows: rows[:, bandit.FEATURES.index('length')]
+  state = bandit.init(network, (seed,))
+  for number in range(1, 201):
+    rows = arms(256)
+    state = state._replace(moments=bandit.observe(state.moments, rows))
+    epsilon = bandit.epsilon(number, warmup=20, start=1.0, decay=.01, least=.2)
+    picked = rows[bandit.pick(
+        bandit.scores(network, state, rows), np.zeros(256),
+        rng.random(128) < epsilon, rng.permutation(256))]
+    own = 1 + length(picked) / 2
+    before = value
+    value += .01 * (weight(picked) * own).mean() + .0005 * rng.normal()
+    averages, reward = bandit.reward(
+        averages, (before, value), (.5, .5), alpha=.9, entropy_weight=100.0,
+        entropy_min=.1)
+    state, _ = bandit.train(network, state, picked, weight(picked) * (
+        reward.total if share_reward else own / 2))
+  rows = arms(2000)
+  scores, size = bandit.scores(network, state, rows), weight(rows)
+  line = np.stack([np.ones_like(size), size], 1)
+  rest = lambda y: y - line @ np.linalg.lstsq(line, y, rcond=None)[0]
+  return (np.corrcoef(scores, size)[0, 1],
+          np.corrcoef(rest(scores), rest(size * length(rows)))[0, 1])
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_scores_order_by_the_advantage_alone(seed):
+  """As docs/cbs.md derives: one reward for a round hides the rest."""
+  by_size, by_length = learned_order(seed, share_reward=True)
+  assert by_size > .8 and abs(by_length) < .2
+  # The same scheduler learns it from a reward of each row.
+  assert learned_order(seed, share_reward=False)[1] > .7
