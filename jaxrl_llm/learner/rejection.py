@@ -12,6 +12,8 @@ Metrics:
     q))
   update/obrs_kept [share]: of the tokens, by the mask
   update/obrs_z [probability]: the normaliser in use
+  update/obrs_z_std [probability]: its standard deviation over tokens; where it
+    is near 0, the expected weights are a multiple of truncated importance's
   update/obrs_z_error [probability]: distance of kappa times the top-k
     normaliser from the exact one, where that is in use
   update/obrs_kappa [ratio]: correction of the top-k normaliser
@@ -291,6 +293,7 @@ def factors(
   metrics = dict(
       importance=weight.weight, obrs_acceptance=facts.acceptance,
       obrs_kept=facts.keep, obrs_z=z, obrs_kl_before=gap,
+      obrs_z_std=jnp.where(mask, (1.0 - z) ** 2, 0.0),
       # By the acceptance, not the mask: the same mean with less variance.
       obrs_kl_after=facts.acceptance * kept_gap,
       obrs_at_c1=weight.at_c1, obrs_at_c2=weight.at_c2,
@@ -310,16 +313,20 @@ def metrics(
 
   Args:
     counts: sums over the batch, from `counts`.
-    sums: sums over tokens of the metrics of `factors`; kl_after is taken out.
+    sums: sums over tokens of the metrics of `factors`; kl_after and z_std, of
+      squared distances from 1, are taken out.
     calibration: that the batch used.
 
   Returns:
     obrs_kappa; obrs_empty, 1 if there are tokens and none is accepted, and the
-    update changes nothing; obrs_kl_after, a mean over accepted tokens.
+    update changes nothing; obrs_kl_after, a mean over accepted tokens;
+    obrs_z_std.
   """
-  accepted = sums['obrs_acceptance']
+  accepted, count = sums['obrs_acceptance'], jnp.maximum(counts['tokens'], 1)
+  square, mean = sums.pop('obrs_z_std') / count, sums['obrs_z'] / count
   return dict(
       obrs_kappa=calibration.kappa,
+      obrs_z_std=jnp.sqrt(jnp.maximum(square - (1.0 - mean) ** 2, 0.0)),
       obrs_empty=(counts['tokens'] > 0) & (counts['keep'] == 0),
       obrs_kl_after=sums.pop('obrs_kl_after') / jnp.where(
           accepted > 0, accepted, 1.0))

@@ -161,7 +161,8 @@ def test_metrics():
   rejected, sign = np.where(mask, 1 - keep, 0), x.advantages[:, None]
   for name, want in dict(
       importance=weight, obrs_acceptance=a, obrs_kept=keep, obrs_z=zero(z),
-      obrs_kl_before=behaviour - frozen, obrs_kl_after=after,
+      obrs_z_std=zero(1 - z) ** 2, obrs_kl_before=behaviour - frozen,
+      obrs_kl_after=after,
       obrs_at_c1=at_c1, obrs_at_c2=at_c2,
       obrs_rejected_positive=rejected * (sign > 0),
       obrs_rejected_negative=rejected * (sign < 0),
@@ -170,6 +171,13 @@ def test_metrics():
     np.testing.assert_allclose(
         sums[name], want.sum(), atol=TOLERANCE * np.abs(want).sum(),
         err_msg=name)
+  found = rejection.metrics(
+      {'tokens': mask.sum(), 'keep': keep.sum()}, dict(sums),
+      rejection.Calibration(.9, .8))
+  # The root's slope is 1 / (2 std): an error of the variance grows five times.
+  std = z[mask].std()
+  assert std > .1
+  assert abs(found['obrs_z_std'] - std) <= 5 * TOLERANCE
   counts = sums['rejection']
   np.testing.assert_allclose(
       [counts[name] for name in ('tokens', 'estimate', 'keep', 'z')],
