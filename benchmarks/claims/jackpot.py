@@ -35,7 +35,8 @@ LABELS = {
 CURVES = {
     'obrs_kl_before': 'kl_before', 'obrs_kl_after': 'kl_after',
     'obrs_acceptance': 'acceptance', 'obrs_kappa': 'kappa',
-    'obrs_at_c1': 'at_c1', 'obrs_rejected_positive': 'rejected_positive',
+    'obrs_at_c1': 'at_c1', 'obrs_z_std': 'z_std',
+    'obrs_rejected_positive': 'rejected_positive',
     'obrs_rejected_negative': 'rejected_negative'}
 _NONE = {'off_policy': 'none'}
 # Fields of each arm, and the arm whose learning rate it has: the baseline's,
@@ -60,12 +61,13 @@ AGAINST = [
     ('clip', 'on_policy')]
 
 
-def of_stale(stale: int) -> dict[str, Any]:
+def of_stale(
+    stale: int, updates: int = UPDATES, every: int = EVERY) -> dict[str, Any]:
   """Returns the fields of a staleness, in updates per rollout batch."""
   return {
-      'steps': UPDATES // stale, 'learner.updates': stale,
+      'steps': updates // stale, 'learner.updates': stale,
       'prompts_per_step': ROWS * stale // 8, 'samples_per_prompt': 8,
-      'eval.every': max(EVERY // stale, 1)}
+      'eval.every': max(every // stale, 1)}
 
 
 ARMS = {

@@ -37,7 +37,8 @@ LABELS = {
 CURVES = {
     'reward/mean': 'reward', 'update/actor_kl': 'actor_kl',
     'update/behaviour_gap': 'gap', 'update/obrs_acceptance': 'acceptance',
-    'update/obrs_kl_before': 'kl_before', 'update/obrs_kl_after': 'kl_after'}
+    'update/obrs_kl_before': 'kl_before', 'update/obrs_kl_after': 'kl_after',
+    'update/obrs_z_std': 'z_std'}
 _NONE = {'off_policy': 'none'}
 _TIS = {**_NONE, 'loss.importance': 'tis'}
 _FROZEN = {

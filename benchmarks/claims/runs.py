@@ -493,7 +493,8 @@ def program(claim: Claim) -> None:
   if args.settings:
     train_all(tuning, folder, module)
     freeze(claim, found(tuning, folder))
-    write(claim, [row for _, row in found(tuning + counted, folder)])
+    if rows := found(tuning + counted, folder):
+      write(claim, [row for _, row in rows])
     return
   if not args.report:
     try:

@@ -386,7 +386,7 @@ class Panel(NamedTuple):
 def draw(
     path: pathlib.Path, panels: Sequence[Panel], names: Mapping[str, str],
 ) -> None:
-  """Draws panels side by side; the first has the legend.
+  """Draws panels side by side; each with other lines than before has a legend.
 
   Panels whose arms lack one of the lists are left out.
 
@@ -400,6 +400,7 @@ def draw(
   panels = [panel for panel in panels if _drawn(panel)]
   rows = math.ceil(len(panels) / 3)
   columns = math.ceil(len(panels) / rows)
+  known: set[str] = set()
   with matplotlib.rc_context(STYLE):
     figure = Canvas(
         figsize=(4.6 * columns, 3.9 * rows), dpi=120, layout='constrained')
@@ -411,7 +412,9 @@ def draw(
         color, line = panel.looks[arm]
         axes.plot(*_curve(panel, panel.arms[arm]), color=color, linestyle=line,
                   label=names[arm])
-    figure.axes[0].legend(fontsize=7)
+      if not known.issuperset(_drawn(panel)):
+        axes.legend(fontsize=7)
+      known.update(_drawn(panel))
     figure.savefig(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import __main__ as all_claims
-from benchmarks.claims import readme, runs, speed, tables
+from benchmarks.claims import jackpot_rates, readme, runs, speed, tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.prepare import stages
 from tests.helpers.devices import ROOT
@@ -190,6 +190,20 @@ def test_figures_at_equal_samples():
   assert at(arms['b'][0]) == pytest.approx(.45)
   # Halfway from the mean of (0, .3) to that of (0, .3, .6).
   assert at(arms['a'][0]) == pytest.approx((.15 + .3) / 2)
+
+
+def test_the_best_rate_of_a_seed_is_that_of_the_others():
+  ends = {10: (.1, .2, .3, .9), 11: (.1, .4, .2, .1), 12: (.1, .2, .6, .1)}
+  rows = [{'task': 'frozen', 'arm': 'tis', 'seed': seed, 'z_std': [],
+           'times': f'{factor:.3g}', 'pass@1': [.25, value]}
+          for seed, values in ends.items() for factor, value in zip(
+              jackpot_rates.TIMES['frozen'], values)]
+  rows.append({**rows[0], 'seed': 13})  # it lacks the other rates
+  found = jackpot_rates.by_rate(rows, 'frozen')['tis']
+  # Means of the others: (.1, .3, .4, .1), (.1, .2, .45, .5), (.1, .3, .25, .5).
+  assert [row['best'] for row in found] == [.3, .1, .1]
+  # Trapezoids over equal steps of the logarithm: (.05 + .2 + .3 + .45) / 3.
+  assert found[0]['area'] == pytest.approx(1 / 3)
 
 
 def test_curves_count_what_was_spent():

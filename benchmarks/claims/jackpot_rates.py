@@ -1,0 +1,192 @@
+"""Jackpot by learning rate, against how much its normaliser varies.
+
+  python -m benchmarks.claims.jackpot_rates --write
+
+Trains configs/jackpot/countdown.py with 32 and 128 updates on the rollouts of
+one policy, by clip, no-clip TIS with Jackpot's cap, Jackpot and its expected
+mask, and configs/jackpot/countdown_actor.py with a frozen actor, without a
+correction, by TIS and by Jackpot, at learning rates from 1/27 of the config's
+up. No rate is chosen beforehand.
+"""
+
+import pathlib
+import statistics
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.claims import jackpot, jackpot_128, jackpot_actor, runs, tables
+from benchmarks.claims.jackpot import CONFIG, last
+from benchmarks.claims.runs import Arm
+from jaxrl_llm.configs.jackpot import countdown, countdown_actor
+
+UPDATES = 768  # optimiser steps of a run on stale rollouts
+EVERY = 96  # updates between two evaluations, or more
+TIMES = {  # learning rates of each task, times the config's
+    '32': (1 / 27, 1 / 9, 1 / 3, 1, 2), '128': (1 / 27, 1 / 9, 1 / 3, 1, 2),
+    'frozen': (1 / 27, 1 / 9, 1 / 3, 1)}
+TITLES = {'32': '32 updates on the rollouts of one policy',
+          '128': '128 updates on the rollouts of one policy',
+          'frozen': 'a frozen actor, which is smaller'}
+LABELS = {**jackpot_128.LABELS, 'none': 'no correction', 'tis': 'TIS'}
+AGAINST = {  # the first ones are in the summary
+    **dict.fromkeys(('32', '128'), (
+        ('jackpot', 'clip'), ('jackpot', 'no_clip_tis'),
+        ('no_clip_tis', 'clip'), ('expected', 'jackpot'))),
+    'frozen': (('jackpot', 'tis'), ('jackpot', 'none'))}
+SAID = {'32': 2, '128': 2, 'frozen': 1}  # how many of them
+FIGURES = {'best': 'at the best rate', 'area': 'averaged over rates'}
+
+
+def _arms() -> dict[str, Arm]:
+  """Makes the arms, `task,arm,times`."""
+  made = {}
+  for task, times in TIMES.items():
+    frozen = task == 'frozen'
+    rate = (countdown_actor if frozen else countdown).get_config(
+    ).optimizer.learning_rate
+    fields = {
+        name.removeprefix('frozen_'): jackpot_actor.ARMS[name].fields
+        for name in ('frozen_none', 'frozen_tis', 'frozen_jackpot')
+    } if frozen else {
+        name: {**jackpot.of_stale(int(task), UPDATES, EVERY), **own}
+        for name, own in jackpot_128.FIELDS.items()}
+    config = jackpot_actor.CONFIG if frozen else CONFIG
+    made.update({
+        f'{task},{name},{factor:.3g}': Arm(
+            {**own, runs.RATE: rate * factor}, config)
+        for factor in times for name, own in fields.items()})
+  return made
+
+
+ARMS = _arms()
+
+
+def measure(config: str, *arm: Any) -> dict[str, Any]:
+  """Trains an arm; see `runs.Claim`."""
+  of = jackpot_actor if config == jackpot_actor.CONFIG else jackpot
+  return of.measure(config, *arm)
+
+
+def by_rate(results: Sequence[tables.Result], task: str) -> tables.Arms:
+  """Returns rows of arms at each seed, with figures over all rates.
+
+  A row has lists by rate: 'times', 'pass@1' at the end and 'z_std', the mean
+  standard deviation of the normaliser, where the arm has one. 'best' is pass@1
+  at the rate with the best mean over the other seeds, so that no seed chooses
+  for itself; 'area' is the mean of pass@1 over the logarithm of the rate. Seeds
+  that lack a rate are left out.
+  """
+  found: dict[str, dict[int, dict[str, tables.Result]]] = {}
+  for row in results:
+    if row['task'] == task:
+      found.setdefault(row['arm'], {}).setdefault(
+          row['seed'], {})[row['times']] = row
+  names = [f'{factor:.3g}' for factor in TIMES[task]]
+  return {arm: _over_rates(task, {
+      seed: [rows[name] for name in names] for seed, rows in seeds.items()
+      if {*names} <= rows.keys()}) for arm, seeds in found.items()}
+
+
+def _over_rates(
+    task: str, seeds: Mapping[int, Sequence[tables.Result]],
+) -> list[dict[str, Any]]:
+  """Returns the rows of an arm; see `by_rate`."""
+  ends = {seed: [last(row) for row in rows] for seed, rows in seeds.items()}
+  logs, made = np.log(TIMES[task]), []
+  for seed, values in ends.items():
+    others = [own for other, own in ends.items() if other != seed]
+    best = int(np.argmax(np.mean(others, 0))) if others else 0
+    made.append({
+        'seed': seed, 'times': list(TIMES[task]), 'pass@1': values,
+        'z_std': [statistics.fmean(row['z_std']) for row in seeds[seed]
+                  if row['z_std']],
+        'start': seeds[seed][0]['pass@1'][0], 'best': values[best],
+        'area': float(np.trapezoid(values, logs) / (logs[-1] - logs[0]))})
+  return made
+
+
+def about(results: Sequence[tables.Result]) -> str:
+  """Returns the paragraph on the setting."""
+  start = tables.mean_and_error(
+      row['start'] for row in by_rate(results, '32')['clip'])
+  return f'''\
+{CONFIG} and countdown_actor.py: a policy of 0.28 million parameters on \
+Countdown, {UPDATES} updates of {jackpot.ROWS} responses on stale rollouts, \
+384 on those of the frozen actor, after a warm-up of 32. No-clip TIS weights \
+by min(p_new / p_old, 3), which is the cap of Jackpot's weights. pass@1 is \
+measured on 532 held-out problems at the end; before training it is {start}. \
+The best rate of a seed is the one with the best mean over the other seeds. \
+The average over rates is over the logarithm of the rate, from 1/27 to 2 times \
+that of the config (1/27 to 1 with the frozen actor).'''
+
+
+def summary(results: Sequence[tables.Result]) -> str:
+  """Returns the sentences of the documentation."""
+  parts = []
+  for task, title in TITLES.items():
+    arms = by_rate(results, task)
+    said = '; '.join(f'{words}, ' + '; '.join(
+        tables.compared(arms, LABELS, *pair, tables.mean_of(name))
+        for pair in AGAINST[task][:SAID[task]])
+                     for name, words in FIGURES.items())
+    parts.append(f'with {title}: {said}')
+  return f'held-out pass@1 is, {". ".join(parts).replace(". w", ". W")}.'
+
+
+def sections(results: Sequence[tables.Result]) -> str:
+  """Returns the tables of each task."""
+  parts = []
+  for task, title in TITLES.items():
+    arms = by_rate(results, task)
+    at = lambda i, name: lambda row: row[name][i]
+    rates = [(f'rate x {factor:.3g}', i)
+             for i, factor in enumerate(TIMES[task])]
+    figures = {words: tables.mean_of(name) for name, words in FIGURES.items()}
+    figures.update({name: at(i, 'pass@1') for name, i in rates})
+    parts += [
+        f'## {title.capitalize()}', tables.table(arms, LABELS, figures),
+        'Standard deviation of Z:', tables.table(
+            {arm: rows for arm, rows in arms.items()
+             if all(row['z_std'] for row in rows)}, LABELS,
+            {name: at(i, 'z_std') for name, i in rates}),
+        tables.differences(arms, LABELS, AGAINST[task], figures)]
+  return '\n\n'.join(parts)
+
+
+def gains(results: Sequence[tables.Result]) -> dict[str, list[dict[str, Any]]]:
+  """Returns the gain of Jackpot over TIS by rate, for each task."""
+  found = {}
+  for task in TITLES:
+    arms = by_rate(results, task)
+    other = 'tis' if task == 'frozen' else 'no_clip_tis'
+    found[task] = [
+        {'seed': ours['seed'], 'z_std': ours['z_std'],
+         'gain': np.subtract(ours['pass@1'], theirs['pass@1']).tolist()}
+        for ours, theirs in tables.pairs(
+            arms, 'jackpot', other, lambda row: row)]
+  return found
+
+
+def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
+  """Draws pass@1 by rate, and Jackpot's gain by the deviation of Z."""
+  looks = {'clip': ('C0', '-'), 'no_clip_tis': ('C1', '-'), 'tis': ('C1', '-'),
+           'jackpot': ('C2', '-'), 'expected': ('C2', '--'),
+           'none': ('C0', '-')}
+  tables.draw(path, [
+      *(tables.Panel(by_rate(results, task), 'times', 'pass@1', (
+          "rate, times the config's", 'held-out pass@1'), title, looks,
+                     {'xscale': 'log'}) for task, title in TITLES.items()),
+      tables.Panel(gains(results), 'z_std', 'gain', (
+          'standard deviation of Z', 'Jackpot minus TIS'), 'all rates', {
+              task: (f'C{i}', ':') for i, task in enumerate(TITLES)})],
+              {**LABELS, **TITLES})
+
+
+CLAIM = runs.Claim(
+    'jackpot_rates', __doc__, 'Jackpot by learning rate', CONFIG,
+    ('task', 'arm', 'times'), ARMS, range(27, 35), measure, last, about,
+    summary, sections, draw)
+
+if __name__ == '__main__':
+  runs.program(CLAIM)
