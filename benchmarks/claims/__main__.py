@@ -8,7 +8,8 @@ import importlib
 from benchmarks.claims import runs
 
 NAMES = ('pkpo', 'pkpo_arc', 'speed', 'jackpot', 'jackpot_128', 'jackpot_rates',
-         'jackpot_actor', 'cbs', 'cbs_64', 'all_four', 'real', 'turns', 'carry')
+         'jackpot_actor', 'cbs', 'cbs_64', 'cbs_misled', 'all_four', 'real',
+         'turns', 'carry')
 
 
 def claims() -> list[runs.Claim]:

@@ -26,6 +26,7 @@ import numpy as np
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.learner import update as update_lib
 from jaxrl_llm.loop import rollout
+from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import step as loop
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
@@ -88,7 +89,7 @@ def in_chunks(
     part = slice(first, first + CHUNK)
     fill = CHUNK - len(rows[part])
     chosen = np.pad(rows[part], (0, fill), constant_values=-1)
-    made.append(function(rows.learner_batch(
+    made.append(function(rows_lib.learner_batch(
         tokens, chosen, np.pad(advantage[part], (0, fill)), chosen >= 0)))
   return made
 
