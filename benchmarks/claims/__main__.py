@@ -7,9 +7,9 @@ import importlib
 
 from benchmarks.claims import runs
 
-NAMES = ('pkpo', 'pkpo_arc', 'speed', 'jackpot', 'jackpot_128', 'jackpot_rates',
-         'jackpot_actor', 'cbs', 'cbs_64', 'cbs_misled', 'all_four', 'real',
-         'turns', 'carry')
+NAMES = ('pkpo', 'pkpo_arc', 'pkpo_programs', 'speed', 'jackpot',
+         'jackpot_128', 'jackpot_rates', 'jackpot_actor', 'cbs', 'cbs_64',
+         'cbs_misled', 'all_four', 'real', 'turns', 'carry')
 
 
 def claims() -> list[runs.Claim]:

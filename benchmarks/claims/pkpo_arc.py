@@ -51,26 +51,32 @@ def best_of(rewards: Sequence[float], k: int) -> float:
   ) / math.comb(len(ranked), k)
 
 
-def measure(
-    config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
-) -> dict[str, Any]:
+def measure(config: str, *arm: Any) -> dict[str, Any]:
   """Trains and evaluates an arm; see `runs.Claim`."""
+  from jaxrl_llm import config as config_lib
+  task = config_lib.load(config).task
+  return measured(config, *arm, hard=[
+      kind for kind, share in zip(task.kinds, task.solved) if share < HARD])
+
+
+def measured(
+    config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
+    hard: Sequence[str], samples: int = SAMPLES) -> dict[str, Any]:
+  """Trains and evaluates an arm, with hard kinds of problems."""
   from jaxrl_llm import config as config_lib
   fields = {**fields, 'eval.every': 0, 'eval.samples': 1, 'eval.k': 1}
   rows = runs.train_arm(config, name, folder, fields)[1:]
   found, responses = runs.evaluated(config, name, folder, {
-      **fields, 'eval.samples': SAMPLES, 'eval.k': KS})
+      **fields, 'eval.samples': samples, 'eval.k': KS})
   loaded, rewards = config_lib.load(config, fields), collections.defaultdict(
       list)
   for response in responses:
     rewards[response['problem_id']].append(response['reward'])
-  task = loaded.task
   mean = lambda metric: statistics.fmean(row[metric] for row in rows[-LAST:])
   numbers = {
       'solved': rows[-1]['solve_rate'],
       'solved_hard': statistics.fmean(
-          rows[-1][f'solve_rate/{kind}']
-          for kind, share in zip(task.kinds, task.solved) if share < HARD),
+          rows[-1][f'solve_rate/{kind}'] for kind in hard),
       **{f'pass@{k}': found[f'pass@{k}'] for k in KS},
       **{f'best@{k}': statistics.fmean(
           best_of(row, k) for row in rewards.values()) for k in KS},

@@ -1,0 +1,203 @@
+"""Programs of one line, written from examples: a small job in the sandbox.
+
+  python -m jaxrl_llm.train --config=benchmarks/claims/expressions.py
+
+A prompt has the values of a function at SHOWN, `3,5,7,13,19>`, and the response
+is an expression in x, `x*2+3`. It runs in the sandbox of programs as
+
+  def f(x):
+    return x*2+3
+
+and the reward is the share of tests passed, f(x) at 0 to 9, that of a function
+with other constants often above 0. The kinds of problems are forms of
+expressions; how often the warm start writes the right one sets their pass
+rates. Training problems, held-out problems and demonstrations have no function
+in common.
+"""
+
+import dataclasses
+import random
+import re
+from typing import Annotated, Any, Sequence
+
+from jaxrl_llm import config
+from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
+from jaxrl_llm.tasks import code, Problem, sets
+
+HEAD = 'def f(x):\n  return '
+SHOWN = 0, 1, 2, 5, 8
+TESTED = range(10)
+# Forms with the ranges of their constants. A hard form is shown right in 5% of
+# its demonstrations.
+FORMS = {
+    'line': ('x*{}+{}', range(2, 9), range(1, 31)),
+    'cap': ('min(x*{},{})', range(2, 8), range(4, 41)),
+    'floor': ('x//{}*{}+{}', range(2, 5), range(2, 6), range(0, 10)),
+    'square': ('x*x*{}+{}', range(1, 4), range(0, 60)),
+    'top': ('max(x*{},{})', range(1, 7), range(4, 41)),
+    'remainder': ('x%{}*{}+{}', range(2, 5), range(2, 6), range(0, 10)),
+}
+HARD = 'square', 'top', 'remainder'
+EASY_SHOWN, HARD_SHOWN = 0.6, 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Options of the task.
+
+  Attributes:
+    train: number of training problems of each form.
+    heldout: number of held-out problems of each form.
+    seed: seed of problems and demonstrations.
+  """
+  train: Annotated[int, '[1, inf)', 'problems'] = 40
+  heldout: Annotated[int, '[1, inf)', 'problems'] = 20
+  seed: int = 0
+
+
+def value(expression: str, x: int) -> int:
+  """Returns the value of an expression of FORMS."""
+  if found := re.fullmatch(r'(min|max)\((.*),(.*)\)', expression):
+    name, *parts = found.groups()
+    return {'min': min, 'max': max}[name](value(part, x) for part in parts)
+  return _apply(expression.replace('x', str(x)))
+
+
+def _apply(text: str) -> int:
+  """Computes sums of products, quotients and remainders, from the left."""
+  total = 0
+  for term in text.split('+'):
+    first, *rest = re.split(r'(//|\*|%)', term)
+    product = int(first)
+    for sign, number in zip(rest[::2], map(int, rest[1::2])):
+      product = {'*': product * number, '//': product // (number or 1),
+                 '%': product % (number or 1)}[sign]
+    total += product
+  return total
+
+
+def _expression(form: str, rng: random.Random) -> str:
+  """Draws an expression of a form."""
+  text, *ranges = FORMS[form]
+  return text.format(*map(rng.choice, ranges))
+
+
+def _prompt(values: Sequence[int]) -> str:
+  """Returns the prompt of a function, from its values at TESTED."""
+  return ','.join(str(values[x]) for x in SHOWN) + '>'
+
+
+class Expressions(code.Code):
+  """Task of expressions; see the module and `tasks.Task`."""
+
+  def __init__(self, options: Options, tokenizer: Tokenizer | None = None):
+    self.options = code.Options(
+        answer='completion', timeout=1.0, wall=5.0, memory=256 << 20, workers=1)
+    self.tokenizer = tokenizer or CharTokenizer('0123456789x+*/%(),>main-')
+    self.stops = ()
+    self._seen: set[tuple[int, ...]] = set()
+    rng = random.Random(options.seed)
+    self.heldout = self._fill(options.heldout, rng)
+    self.train = self._fill(options.train, rng)
+    self._known: dict[tuple[int, str], Any] = {}
+
+  def _draw(
+      self, form: str, rng: random.Random) -> tuple[str, tuple[int, ...]]:
+    """Draws an expression whose function is new, and its values."""
+    while True:
+      answer = _expression(form, rng)
+      values = tuple(value(answer, x) for x in TESTED)
+      if values not in self._seen:
+        return answer, values
+
+  def _fill(self, size: int, rng: random.Random) -> list[Problem]:
+    """Draws problems of each form."""
+    problems = []
+    for form in FORMS:
+      for _ in range(size):
+        answer, values = self._draw(form, rng)
+        self._seen.add(values)
+        prompt = _prompt(values)
+        tests = tuple(f'assert f({x}) == {y}' for x, y in enumerate(values))
+        problems.append(Problem(
+            sets.number(f'{prompt} {answer}'), prompt, form, answer,
+            code.Checks(tests, entries=('f',), head=HEAD)))
+    return problems
+
+  def submit(self, problem: Problem, text: str, truncated: bool):
+    """Starts to judge a response; one that is known is not run again."""
+    key = problem.id, text
+    if key not in self._known:
+      started = super().submit(problem, text, truncated)
+      self._known[key] = started
+
+      def finished():
+        verdict = started()
+        self._known[key] = lambda: verdict
+        return verdict
+
+      self._known[key] = finished
+    return self._known[key]
+
+  def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
+    """Returns demonstration `index` of a run, a problem and a response.
+
+    All forms are equally likely. The response is right with the form's
+    probability, else another expression of any form.
+    """
+    rng = random.Random(f'{seed} {index}')
+    form = rng.choice(list(FORMS))
+    right, values = self._draw(form, rng)
+    shown = HARD_SHOWN if form in HARD else EASY_SHOWN
+    text = right if rng.random() < shown else _expression(
+        rng.choice(list(FORMS)), rng)
+    prompt = _prompt(values)
+    return Problem(sets.number(prompt), prompt, form, right), text
+
+
+_DEFAULTS = Options()
+
+
+def create(
+    tokenizer: Tokenizer | None = None,
+    options: Options = _DEFAULTS) -> Expressions:
+  """Makes the task."""
+  return Expressions(options, tokenizer)
+
+
+def get_config():
+  """Returns the config."""
+  c = config.base()
+  c.steps = 60
+  c.prompts_per_step = 16
+  c.samples_per_prompt = 16
+  c.max_prompt = 20
+  c.max_response = 14
+
+  c.task.name = 'benchmarks/claims/expressions.py'
+
+  c.model.vocab_size = 32
+  c.model.width = 64
+  c.model.layers = 2
+  c.model.heads = 4
+  c.model.kv_heads = 2
+  c.model.head_dim = 16
+  c.model.mlp_width = 128
+
+  c.sft.steps = 1500
+  c.sft.learning_rate = 5e-3
+
+  c.mesh.cpu_devices = 1
+  c.sampling.slots = 64
+  c.learner.tokens_per_microbatch = 256
+
+  c.advantage = 'pkpo'
+  c.pkpo.k = 8
+  # Fewer samples have an advantage for larger k; this keeps the scale equal.
+  c.pkpo.batch_std = True
+  c.optimizer.learning_rate = 1e-3
+  c.optimizer.warmup_steps = 5
+  c.eval.every = 0
+  c.eval.samples = 16
+  c.eval.k = (1, 8, 16)
+  return c
