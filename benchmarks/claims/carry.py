@@ -53,12 +53,13 @@ class Setting(NamedTuple):
             for name in self.figures}
 
 
-def arms(updates: int, wave_steps: int, **fields: Any) -> dict[str, Arm]:
+def arms(
+    updates: int, steps: int, wave_steps: int, **fields: Any) -> dict[str, Arm]:
   """Returns the arms; one has more steps, since some train on no batch."""
   return {
       'wait': Arm({**fields, 'steps': updates}, rate='wait'),
       'carry': Arm({
-          **fields, 'steps': updates * 4 // 3, 'sampling.carry_over': True,
+          **fields, 'steps': steps, 'sampling.carry_over': True,
           'sampling.wave_steps': wave_steps}, rate='wait')}
 
 
@@ -146,7 +147,7 @@ def claim(
 CONFIG = 'configs/carry/countdown.py'
 CLAIM = claim(
     'carry', __doc__, 'Responses carried over between steps', CONFIG,
-    arms(300, 128), range(10, 15), Setting(300, ('pass@1', 'pass@8'), f'''\
+    arms(300, 400, 128), range(10, 15), Setting(300, ('pass@1', 'pass@8'), f'''\
 {CONFIG}: a model of 0.28 million parameters on Countdown, whose responses \
 have any number of attempts, of which the last counts. They have {{length}} \
 tokens on average, the longest of a step {{longest}}, and the limit is 128. A \
