@@ -9,7 +9,7 @@ from benchmarks.claims import runs
 
 NAMES = ('pkpo', 'pkpo_arc', 'pkpo_programs', 'speed', 'jackpot',
          'jackpot_128', 'jackpot_rates', 'jackpot_actor', 'cbs', 'cbs_64',
-         'cbs_misled', 'all_four', 'real', 'turns', 'carry')
+         'cbs_misled', 'all_four', 'real', 'turns', 'carry', 'carry_real')
 
 
 def claims() -> list[runs.Claim]:
