@@ -89,7 +89,8 @@ def about(results: Sequence[tables.Result]) -> str:
 on Countdown, {_JOB["steps"]} steps of {CANDIDATES // 8} prompts with 8 \
 samples, one update on {PICKED} of the {CANDIDATES} responses. The verdict of \
 {misled.Options().flipped:.0%} of the responses of {misled.Options().long} \
-characters and more is flipped in training, always the same for the same text. \
+characters and more is flipped in training, always the same for the same text: \
+of all problems with four or five numbers, and half of those with three. \
 The setting was made to give CBS a chance: few picks, averages with alpha .1, \
 no entropy penalty, epsilon down to .02. pass@1 is measured without flips on \
 532 held-out problems and averaged over the last {tables.LAST} evaluations, \

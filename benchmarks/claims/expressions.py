@@ -25,7 +25,7 @@ from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.tasks import code, Problem, sets
 
 HEAD = 'def f(x):\n  return '
-SHOWN = 0, 1, 2, 5, 8
+SHOWN = 0, 1, 2, 4, 9  # these tell all functions of FORMS apart
 TESTED = range(10)
 # Forms with the ranges of their constants. A hard form is shown right in 5% of
 # its demonstrations.
@@ -127,17 +127,18 @@ class Expressions(code.Code):
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; one that is known is not run again."""
     key = problem.id, text
-    if key not in self._known:
-      started = super().submit(problem, text, truncated)
-      self._known[key] = started
+    if key in self._known:
+      return self._known[key]
+    started = super().submit(problem, text, truncated)
 
-      def finished():
-        verdict = started()
+    def finished():
+      verdict = started()
+      # A failure of the sandbox or of a busy machine may not come again.
+      if verdict.valid and verdict.kind != 'timeout':
         self._known[key] = lambda: verdict
-        return verdict
+      return verdict
 
-      self._known[key] = finished
-    return self._known[key]
+    return finished
 
   def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
     """Returns demonstration `index` of a run, a problem and a response.

@@ -46,8 +46,10 @@ def _arms() -> dict[str, Arm]:
     rate = (countdown_actor if frozen else countdown).get_config(
     ).optimizer.learning_rate
     fields = {
-        name.removeprefix('frozen_'): jackpot_actor.ARMS[name].fields
-        for name in ('frozen_none', 'frozen_tis', 'frozen_jackpot')
+        'none': jackpot_actor.ARMS['frozen_none'].fields,
+        'tis': {**jackpot_actor.ARMS['frozen_tis'].fields,
+                'loss.importance_cap': 3.0},
+        'jackpot': jackpot_actor.ARMS['frozen_jackpot'].fields,
     } if frozen else {
         name: {**jackpot.of_stale(int(task), UPDATES, EVERY), **own}
         for name, own in jackpot_128.FIELDS.items()}
@@ -73,9 +75,8 @@ def by_rate(results: Sequence[tables.Result], task: str) -> tables.Arms:
 
   A row has lists by rate: 'times', 'pass@1' at the end and 'z_std', the mean
   standard deviation of the normaliser, where the arm has one. 'best' is pass@1
-  at the rate with the best mean over the other seeds, so that no seed chooses
-  for itself; 'area' is the mean of pass@1 over the logarithm of the rate. Seeds
-  that lack a rate are left out.
+  at the arm's rate with the best mean over these seeds; 'area' is the mean of
+  pass@1 over the logarithm of the rate. Seeds that lack a rate are left out.
   """
   found: dict[str, dict[int, dict[str, tables.Result]]] = {}
   for row in results:
@@ -83,42 +84,42 @@ def by_rate(results: Sequence[tables.Result], task: str) -> tables.Arms:
       found.setdefault(row['arm'], {}).setdefault(
           row['seed'], {})[row['times']] = row
   names = [f'{factor:.3g}' for factor in TIMES[task]]
-  return {arm: _over_rates(task, {
+  arms = {arm: _over_rates(task, {
       seed: [rows[name] for name in names] for seed, rows in seeds.items()
       if {*names} <= rows.keys()}) for arm, seeds in found.items()}
+  return {arm: arms[arm] for arm in LABELS if arms.get(arm)}
 
 
 def _over_rates(
     task: str, seeds: Mapping[int, Sequence[tables.Result]],
 ) -> list[dict[str, Any]]:
   """Returns the rows of an arm; see `by_rate`."""
+  if not seeds:
+    return []
   ends = {seed: [last(row) for row in rows] for seed, rows in seeds.items()}
-  logs, made = np.log(TIMES[task]), []
-  for seed, values in ends.items():
-    others = [own for other, own in ends.items() if other != seed]
-    best = int(np.argmax(np.mean(others, 0))) if others else 0
-    made.append({
-        'seed': seed, 'times': list(TIMES[task]), 'pass@1': values,
-        'z_std': [statistics.fmean(row['z_std']) for row in seeds[seed]
-                  if row['z_std']],
-        'start': seeds[seed][0]['pass@1'][0], 'best': values[best],
-        'area': float(np.trapezoid(values, logs) / (logs[-1] - logs[0]))})
-  return made
+  best, logs = int(np.argmax(np.mean([*ends.values()], 0))), np.log(TIMES[task])
+  return [{
+      'seed': seed, 'times': list(TIMES[task]), 'pass@1': values,
+      'z_std': [statistics.fmean(row['z_std']) for row in seeds[seed]
+                if row['z_std']],
+      'best': values[best],
+      'area': float(np.trapezoid(values, logs) / (logs[-1] - logs[0]))}
+          for seed, values in ends.items()]
 
 
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
-  start = tables.mean_and_error(
-      row['start'] for row in by_rate(results, '32')['clip'])
+  start = statistics.fmean(map(tables.start(), results))
   return f'''\
 {CONFIG} and countdown_actor.py: a policy of 0.28 million parameters on \
 Countdown, {UPDATES} updates of {jackpot.ROWS} responses on stale rollouts, \
 384 on those of the frozen actor, after a warm-up of 32. No-clip TIS weights \
-by min(p_new / p_old, 3), which is the cap of Jackpot's weights. pass@1 is \
-measured on 532 held-out problems at the end; before training it is {start}. \
-The best rate of a seed is the one with the best mean over the other seeds. \
-The average over rates is over the logarithm of the rate, from 1/27 to 2 times \
-that of the config (1/27 to 1 with the frozen actor).'''
+by min(p_new / p_old, 3), and TIS by as much: the cap of Jackpot's weights. \
+pass@1 is measured on 532 held-out problems at the end; before training it is \
+{start:.3f}. The best rate of an arm is the one with the best mean over these \
+seeds, which favours all arms alike. The average over rates is over the \
+logarithm of the rate, from 1/27 to 2 times that of the config (1/27 to 1 with \
+the frozen actor).'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

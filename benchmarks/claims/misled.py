@@ -65,7 +65,8 @@ class Misled(countdown.Countdown):
   def verify(self, problem: Problem, text: str, truncated: bool) -> Verdict:
     """Judges a response; the same text to a problem is always judged alike."""
     verdict = super().verify(problem, text, truncated)
-    if problem.id not in self._trained or len(text) < self.options.long:
+    if truncated or problem.id not in self._trained or (
+        len(text) < self.options.long):
       return verdict
     digest = hashlib.sha256(f'{problem.id} {text}'.encode()).digest()
     if int.from_bytes(digest[:4]) >= self.options.flipped * 2 ** 32:

@@ -62,7 +62,7 @@ favours it.'''
 
 def best_bonus(arms: tables.Arms, figure: tables.Figure) -> str:
   """Returns the arm of the bonus with the largest mean."""
-  return max((arm for arm in arms if arm.startswith('bonus')),
+  return max((arm for arm in arms if arm.startswith('bonus')), default='',
              key=lambda arm: statistics.fmean(map(figure, arms[arm])))
 
 
@@ -75,7 +75,8 @@ def summary(results: Sequence[tables.Result]) -> str:
     others = ['1', best_bonus(arms, figure), '16', 'frozen']
     said.append(f'{name}: ' + '; '.join(
         tables.compared(arms, LABELS, '8', other, figure)
-        for other in others[:2 if name == 'pass@1' else 4]))
+        for other in others[:2 if name == 'pass@1' else 4]
+        if {'8', other} <= arms.keys()))
   return f'held-out {". ".join(said)}.'
 
 

@@ -194,8 +194,23 @@ def _settings_of(claim: Claim) -> dict[str, Any]:
       for arm, made in claim.arms.items()}))
 
 
+def check_new(claim: Claim) -> None:
+  """Checks that settings can be chosen.
+
+  Raises:
+    ValueError: they were, or there are rows of runs that count.
+  """
+  path = settings_path(claim)
+  if path.exists() or any('factor' not in row for row in committed(claim)):
+    raise ValueError(
+        f'{claim.name} has settings or rows of runs that count in '
+        f'{path.parent}: settings are chosen once. Make another claim, or '
+        'remove them, which a commit should explain.')
+
+
 def freeze(claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> None:
   """Writes the settings of a claim; `tried` are all its tuning runs."""
+  check_new(claim)
   RESULTS.mkdir(parents=True, exist_ok=True)
   settings = {'arms': _settings_of(claim), 'factors': choose(claim, tried)}
   settings_path(claim).write_text(json.dumps(settings, indent=1) + '\n')
@@ -216,8 +231,8 @@ def frozen(claim: Claim) -> dict[str, float]:
         f'{claim.name} has no frozen settings in {path}: run it with '
         '--settings, and commit that file before the runs that count.')
   found = json.loads(path.read_text())
-  for arm, settings in made.items():
-    if found['arms'].get(arm) != settings:
+  for arm in {**made, **found['arms']}:
+    if found['arms'].get(arm) != made.get(arm):
       raise ValueError(
           f'{claim.name}: arm {arm} is not as in {path}, which was frozen '
           'before the runs that count: set it back, or make another claim.')
@@ -479,6 +494,13 @@ def program(claim: Claim) -> None:
   args = parser.parse_args()
   folder = args.folder.absolute()
   module = f'benchmarks.claims.{claim.name}'
+  try:
+    if args.settings:
+      check_new(claim)
+    elif not args.report and not args.one:
+      frozen(claim)
+  except ValueError as error:
+    parser.error(str(error))
   restore(claim, folder)
   tuning, counted = tuning_runs(claim), counted_runs(claim)
   if args.settings:
@@ -497,10 +519,6 @@ def program(claim: Claim) -> None:
       write(claim, [row for _, row in rows])
     return
   if not args.report:
-    try:
-      frozen(claim)
-    except ValueError as error:
-      parser.error(str(error))
     train_all(counted, folder, module)
   rows = [row for _, row in found(tuning + counted, folder)]
   if all('factor' in row for row in rows):

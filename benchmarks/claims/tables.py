@@ -113,7 +113,7 @@ def judged(text: str, *, together: bool = False) -> str:
 
   def words(_):
     (p, share), after = next(each)
-    if p >= 1 - LEVEL:
+    if not p < 1 - LEVEL:  # NaN too
       return ', not distinguishable' + f': {share}' * (
           together and bool(share))
     if together and after >= 1 - LEVEL:

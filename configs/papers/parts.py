@@ -140,8 +140,9 @@ _JACKPOT_V2 = (
     Part('Section 4.4.3, cost', TRUE, 'no further pass by default; with the '
          'vocabulary of Qwen3, score and update take .99 times as long as '
          'without, and the head of a decode step 1.08: '
-         '`benchmarks/results/obrs.md`. What a smaller actor saves was not '
-         'measured'),
+         '`benchmarks/results/obrs.md`. Small runs take 1.02 to 1.07 times as '
+         'long as with clip (`benchmarks/results/claims/jackpot.jsonl`); large '
+         'ones, and what a smaller actor saves, were not measured'),
     Part('Algorithm 1', DIFFERS, '`learner/rejection.py`, `factors`; Z and '
          'kappa as above'),
     Part('Table 1', TRUE, '`configs/jackpot/qwen3_1p7b_4b_math.py`, with 8b '
@@ -256,7 +257,7 @@ _CBS = (
          "paper's over files"),
     Part('Table 3', TRUE, 'seconds of each phase are metrics; on two cores, '
          'with a model of 0.28 million parameters, picking takes 1.6% of a '
-         'step (CBS) and 1.3% (CBS*): `benchmarks/results/cbs.md`'),
+         'step (CBS) and 1.3 to 2.0% (CBS*): `benchmarks/results/cbs.md`'),
     Part('Table 4', TRUE, 'configs/cbs, every row'),
     Part('Table 5', TRUE, 'arms of `configs/cbs/qwen3_4b_math.py`, not run at '
          'this size; small, `benchmarks/results/claims/cbs.md`'),

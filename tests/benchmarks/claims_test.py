@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -192,18 +193,18 @@ def test_figures_at_equal_samples():
   assert at(arms['a'][0]) == pytest.approx((.15 + .3) / 2)
 
 
-def test_the_best_rate_of_a_seed_is_that_of_the_others():
-  ends = {10: (.1, .2, .3, .9), 11: (.1, .4, .2, .1), 12: (.1, .2, .6, .1)}
+def test_an_arm_has_one_best_rate():
+  ends = {10: (.1, .2, .3, .89), 11: (.1, .4, .2, .1), 12: (.1, .2, .6, .1)}
   rows = [{'task': 'frozen', 'arm': 'tis', 'seed': seed, 'z_std': [],
            'times': f'{factor:.3g}', 'pass@1': [.25, value]}
           for seed, values in ends.items() for factor, value in zip(
               jackpot_rates.TIMES['frozen'], values)]
   rows.append({**rows[0], 'seed': 13})  # it lacks the other rates
   found = jackpot_rates.by_rate(rows, 'frozen')['tis']
-  # Means of the others: (.1, .3, .4, .1), (.1, .2, .45, .5), (.1, .3, .25, .5).
-  assert [row['best'] for row in found] == [.3, .1, .1]
-  # Trapezoids over equal steps of the logarithm: (.05 + .2 + .3 + .45) / 3.
-  assert found[0]['area'] == pytest.approx(1 / 3)
+  # The means are .1, .27, .37 and .37 without the last bit.
+  assert [row['best'] for row in found] == [.3, .2, .6]
+  # Trapezoids over equal steps of the logarithm: (.05 + .2 + .3 + .445) / 3.
+  assert found[0]['area'] == pytest.approx(.995 / 3)
 
 
 def test_curves_count_what_was_spent():
@@ -260,6 +261,11 @@ def test_settings_are_chosen_on_their_own_seeds_and_frozen(results):
     runs.frozen(changed)
   with pytest.raises(ValueError, match='arm base is not as in'):
     runs.frozen(claim._replace(seeds=(10, 12)))
+  fewer = {arm: claim.arms[arm] for arm in ('base', 'other')}
+  with pytest.raises(ValueError, match='arm fixed is not as in'):
+    runs.frozen(claim._replace(arms=fewer))
+  with pytest.raises(ValueError, match='settings are chosen once'):
+    runs.freeze(claim, tried)
 
 
 @pytest.mark.parametrize('values, tried, best', [
@@ -375,8 +381,8 @@ def test_what_the_readme_says_follows():
 @pytest.mark.parametrize('old, new, fault', [
     ('no gain is shown over', 'with a gain over', 'The README lacks: - [PKPO]'),
     ('22% of', '23% of', 'The README lacks: - [SPEED]'),
-    ('Measured on small models', 'Measured on small models, 17 times',
-     "in no sentence: ['17']")])
+    ('can order.', 'can order. - CBS beats all rules.',
+     'in no sentence: Measured on small')])
 def test_other_words_in_the_readme_are_noticed(old, new, fault):
   faults = readme.check(PAGES['README.md'].replace(old, new), SAID)
   assert any(fault in found for found in faults), faults
@@ -385,22 +391,63 @@ def test_other_words_in_the_readme_are_noticed(old, new, fault):
 @pytest.mark.parametrize('what, after, found', [
     ('a .5 ± .1 against b .4 ± .1 \\(', '', '+'), ('b 1 \\(', '', '-'),
     ('c ', '', '='), ('d ', '', '+'), ('d ', 'then', '-'), ('e ', 'then', '='),
-    ('d ', 'never', ''), ('f ', '', '')])
+    ('d ', 'never', ''), ('f ', '', ''), ('g 1 \\(', 'pass@8:', ''),
+    ('g 1 \\(', 'pass@1:', '+'), ('h 1 \\(', 'pass@1:', ''),
+    ('b 1 \\(', 'then', '')])
 def test_a_verdict_is_of_the_first_difference_after_its_mark(
     what, after, found):
-  said = ('a .5 ± .1 against b .4 ± .1 (+0.1 [+0.05, +0.15]); b 1 (-0.2 [-0.3, '
-          '-0.1] [-0.4, -0.1]); c -0.1 [-0.2, +0.1], not distinguishable: -2% '
-          'to +1%; d at least 1.20 [1.10, 1.30]; then d 0.80 [0.70, 0.90], e '
-          '1.10 [1.01, 1.20], not distinguishable after Holm: p = 0.10; f.')
+  said = ('is: a .5 ± .1 against b .4 ± .1 (+0.1 [+0.05, +0.15]); b 1 (-0.2 '
+          '[-0.3, -0.1] [-0.4, -0.1]); c -0.1 [-0.2, +0.1], not '
+          'distinguishable: -2% to +1%; d at least 1.20 [1.10, 1.30]. then: d '
+          '0.80 [0.70, 0.90], e 1.10 [1.01, 1.20], not distinguishable after '
+          'Holm: p = 0.10; f. No b 1 (-0.2 [-0.3, -0.1]). pass@8: i; pass@1: '
+          'g 1 (+0.000 [+0.000, +0.001]). Last: h 1 (+0.1 [+0.05, +0.15]).')
   assert readme.verdict(said, readme.Follows(what, '', after)) == found
 
 
 def test_what_does_not_follow_is_said():
   sentence = readme.Sentence('x', 'by 12%, k=4', (
       readme.Follows('d ', '+', 'then'), readme.Follows('k=4 ', '+')), ('.80',))
-  assert readme.wrong(sentence, 'then d 0.80 [0.70, 0.90]') == [
+  assert readme.wrong(sentence, 'then: d 0.80 [0.70, 0.90]') == [
       f'{sentence.follows[0]} is -', f'{sentence.follows[1]} is not there',
       '12 is from nowhere']
+
+
+def test_settings_are_committed_before_rows(tmp_path, monkeypatch):
+  monkeypatch.setattr(runs, 'ROOT', tmp_path)
+  monkeypatch.setattr(runs, 'RESULTS', tmp_path / 'claims')
+  runs.RESULTS.mkdir()
+
+  def commit():
+    for args in (['add', '-A'], ['-c', 'user.name=a', '-c', 'user.email=a@b',
+                                 'commit', '-qm', 'x']):
+      subprocess.run(['git', *args], cwd=tmp_path, check=True)
+
+  def put(name, text):
+    (runs.RESULTS / f'made.{name}').write_text(text)
+
+  claim = claim_of()
+  order = lambda: readme.settings_order(claim)
+  subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
+  put('jsonl', '{"factor": 1}\n')
+  commit()
+  assert order() == 'no rows that count'
+  put('jsonl', '{"factor": 1}\n{"x": 1}\n')
+  commit()
+  assert order().isupper()  # without settings
+  put('settings.json', '1')
+  commit()
+  assert order().isupper()  # later than the rows
+  (runs.RESULTS / 'made.jsonl').unlink()
+  commit()
+  assert order() == 'no rows that count'
+  put('jsonl', '{"x": 2}\n')
+  commit()
+  assert order() == 'settings before rows'
+  put('settings.json', '2')
+  commit()
+  assert order().isupper()  # changed after the rows
+  assert readme.settings_order(CLAIMS['cbs']) == 'older than the rule'
 
 
 def test_a_report_says_the_hours_of_all_its_runs():

@@ -27,12 +27,15 @@ def test_sets_have_no_function_in_common(task):
   tests = lambda problems: [problem.info.tests for problem in problems]
   known = tests(task.train) + tests(task.heldout)
   assert len({*known}) == len(known)
+  prompts = [problem.prompt for problem in task.train + task.heldout]
+  assert len({*prompts}) == len(prompts)
   values = {tuple(int(test.split()[-1]) for test in checks) for checks in known}
   shown, right = collections.Counter(), collections.Counter()
   for i in range(3000):
     problem, text = task.demonstration(i, seed=0)
     assert tuple(expressions.value(problem.answer, x)
                  for x in expressions.TESTED) not in values
+    assert problem.prompt not in prompts
     shown[problem.kind] += 1
     right[problem.kind] += text == problem.answer
   for form in expressions.FORMS:
@@ -52,18 +55,21 @@ def test_the_vocabulary_and_the_limits_hold_all_problems(task):
 
 def test_a_response_is_judged_once(task, monkeypatch):
   calls = []
+  verdicts = {'1': Verdict(.5, 'wrong'), '2': Verdict(0.0, 'error', False),
+              '3': Verdict(0.0, 'timeout')}
 
   def submit(self, problem, text, truncated):
     calls.append(text)
-    return lambda: Verdict(.5, 'wrong')
+    return lambda: verdicts[text]
 
   monkeypatch.setattr(expressions.code.Code, 'submit', submit)
   problem, other = task.train[:2]
   for _ in range(3):
-    assert task.submit(problem, '1', False)().reward == .5
-  task.submit(other, '1', False)
-  task.submit(problem, '2', False)
-  assert calls == ['1', '1', '2']
+    for text, verdict in verdicts.items():
+      assert task.submit(problem, text, False)() == verdict
+  task.submit(other, '1', False)()
+  # A sandbox that failed, and a program that was too slow, run again.
+  assert calls == ['1', '2', '3', '2', '3', '2', '3', '1']
 
 
 @bubblewrap.NEEDED
