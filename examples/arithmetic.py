@@ -105,6 +105,8 @@ LEVELS = {
     'two_digit': Level((range(10, 40),) * 2, (_SUM, _DIFFERENCE)),
     'products': Level((range(2, 10), range(2, 16)), (_PRODUCT,)),
     'two_steps': Level((range(1, 13), range(1, 10), range(1, 7)), _TWO_STEPS),
+    # A small model never solves these.
+    'large_products': Level((range(101, 400),) * 2, (_PRODUCT,)),
 }
 
 
@@ -113,13 +115,14 @@ class Options:
   """Options for the choice of problems; the tuples are aligned with `kinds`.
 
   Attributes:
-    kinds: levels of problems; sums, two_digit, products or two_steps.
+    kinds: levels of problems; sums, two_digit, products, two_steps or
+      large_products.
     train: number of training problems of each level.
     heldout: number of held-out problems of each level, all of other numbers.
     seed: seed of the problems. Held-out problems depend on seed and heldout,
       not on train.
   """
-  kinds: tuple[str, ...] = tuple(LEVELS)
+  kinds: tuple[str, ...] = ('sums', 'two_digit', 'products', 'two_steps')
   train: Annotated[tuple[int, ...], 'problems'] = (400, 400, 200, 400)
   heldout: Annotated[tuple[int, ...], 'problems'] = (152, 192, 48, 120)
   seed: int = 0

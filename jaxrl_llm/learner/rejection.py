@@ -293,7 +293,7 @@ def factors(
   metrics = dict(
       importance=weight.weight, obrs_acceptance=facts.acceptance,
       obrs_kept=facts.keep, obrs_z=z, obrs_kl_before=gap,
-      obrs_z_std=jnp.where(mask, (1.0 - z) ** 2, 0.0),
+      obrs_z_std=(1.0 - z) ** 2,  # from 1, for `metrics`
       # By the acceptance, not the mask: the same mean with less variance.
       obrs_kl_after=facts.acceptance * kept_gap,
       obrs_at_c1=weight.at_c1, obrs_at_c2=weight.at_c2,

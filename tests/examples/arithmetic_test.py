@@ -68,7 +68,7 @@ def test_levels_have_their_numbers_and_sizes(task):
   for problems, size in (task.train, task.options.train), (
       task.heldout, task.options.heldout):
     count = collections.Counter(p.kind for p in problems)
-    assert [*count] == [*arithmetic.LEVELS] and tuple(count.values()) == size
+    assert (*count,) == task.options.kinds and (*count.values(),) == size
     for problem in problems:
       low, high = RANGES[problem.kind]
       numbers = numbers_of(problem)
@@ -78,6 +78,15 @@ def test_levels_have_their_numbers_and_sizes(task):
   # No sum of two numbers is in two levels.
   assert all(
       min(numbers_of(p)) < 10 for p in task.train if p.kind == 'sums')
+
+
+def test_large_products_are_a_level_of_their_own():
+  task = tasks.get(arithmetic.__name__, TOKENIZER, kinds=('large_products',),
+                   train=(700,), heldout=(20,))
+  for problem in task.train + task.heldout:
+    a, b = numbers_of(problem)
+    assert 101 <= min(a, b) and max(a, b) < 400
+    assert int(problem.answer) == a * b
 
 
 def test_splits_share_neither_numbers_nor_wordings(task):
@@ -103,7 +112,7 @@ def test_problems_are_distinct_and_repeatable(task):
   assert max(p.id for p in every) < 2**31
   again = tasks.get(arithmetic.__name__, TOKENIZER, seed=3, train=(9, 9, 9, 9))
   assert again.heldout == task.heldout
-  assert again.train == [p for kind in arithmetic.LEVELS for p in [
+  assert again.train == [p for kind in task.options.kinds for p in [
       p for p in task.train if p.kind == kind][:9]]
   other = tasks.get(arithmetic.__name__, TOKENIZER, seed=4)
   assert {p.id for p in other.heldout} != {p.id for p in task.heldout}
