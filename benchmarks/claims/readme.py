@@ -74,8 +74,8 @@ lowers pass@1.
     Sentence('speed', '''
 - [SPEED](docs/speed.md#measured): on problems mixed for it (a third hardly ever
 solved, generation 22% of RLOO's time), less compute and time to a pass@1 than
-RLOO; than RLOO that drops prompts without signal only at the rise set
-beforehand, .15.
+RLOO; than RLOO that drops prompts without signal at the rise set beforehand,
+.15 (compute at no other).
 ''', (*(Follows(name, '+', 'RLOO needs') for name in ('GFLOP ', 'seconds ')),
       *(Follows(name, '+', 'RLOO that drops')
         for name in ('GFLOP ', 'seconds ', r'\+0\.15: ')),
