@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from benchmarks.claims import tables
@@ -286,10 +287,13 @@ def train_all(
   """
   folder.mkdir(parents=True, exist_ok=True)
   cores: queue.SimpleQueue = queue.SimpleQueue()
+  failed = threading.Event()  # then no other run begins
   for core in os.sched_getaffinity(0):
     cores.put(core)
 
   def work(name):
+    if failed.is_set():
+      return
     core = cores.get()
     log = folder / f'{name}.log'
     try:
@@ -303,6 +307,7 @@ def train_all(
             env={**os.environ,
                  'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled')})
     except subprocess.CalledProcessError:
+      failed.set()
       raise RuntimeError(f'{name} failed; see its output in {log}.') from None
     finally:
       cores.put(core)
