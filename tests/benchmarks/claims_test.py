@@ -1,6 +1,7 @@
 """Tests of the claims: statistics, frozen settings, reports from their rows."""
 
 import json
+import os
 import re
 import subprocess
 
@@ -321,6 +322,13 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   runs.restore(claim, tmp_path / 'other')
   assert runs.found(tuning + more, tmp_path / 'other') == runs.found(
       tuning + more, where)
+
+
+def test_no_run_begins_after_one_failed(tmp_path):
+  made = [runs.Run('a', seed) for seed in range(64)]
+  with pytest.raises(RuntimeError, match='a,[0-9]+ failed; see its output'):
+    runs.train_all(made, tmp_path, 'no_such_module')
+  assert len([*tmp_path.glob('*.log')]) <= len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize('name', CLAIMS)
