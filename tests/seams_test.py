@@ -106,7 +106,7 @@ def test_a_run_with_waves_in_flight_goes_on_too(fields, tmp_path):
       continue
     assert found.keys() == set(
         'acceptance at_c1 at_c2 empty kappa kept kl_after kl_before '
-        'rejected_negative rejected_positive z'.split())
+        'rejected_negative rejected_positive z z_std'.split())
     assert all(np.isfinite(list(found.values())))
     assert 0 < found['acceptance'] <= 1 and 0 < found['z'] <= 1.05
     rejected = found['rejected_negative'] + found['rejected_positive']
