@@ -175,7 +175,7 @@ def get_config():
   c.max_prompt = 20
   c.max_response = 14
 
-  c.task.name = 'benchmarks/claims/expressions.py'
+  c.task.name = __file__
 
   c.model.vocab_size = 32
   c.model.width = 64
