@@ -20,8 +20,8 @@ import random
 import re
 from typing import Annotated, Any, Sequence
 
-from jaxrl_llm import config
 from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
+from jaxrl_llm.configs.pkpo import arc_mini
 from jaxrl_llm.tasks import code, Problem, sets
 
 HEAD = 'def f(x):\n  return '
@@ -167,38 +167,13 @@ def create(
 
 
 def get_config():
-  """Returns the config."""
-  c = config.base()
+  """Returns the config: the model and the method of ARC-mini's."""
+  c = arc_mini.get_config()
+  c.task.name = __file__
   c.steps = 60
-  c.prompts_per_step = 16
-  c.samples_per_prompt = 16
   c.max_prompt = 20
   c.max_response = 14
-
-  c.task.name = __file__
-
   c.model.vocab_size = 32
-  c.model.width = 64
-  c.model.layers = 2
-  c.model.heads = 4
-  c.model.kv_heads = 2
-  c.model.head_dim = 16
-  c.model.mlp_width = 128
-
   c.sft.steps = 1500
-  c.sft.learning_rate = 5e-3
-
-  c.mesh.cpu_devices = 1
-  c.sampling.slots = 64
-  c.learner.tokens_per_microbatch = 256
-
-  c.advantage = 'pkpo'
-  c.pkpo.k = 8
-  # Fewer samples have an advantage for larger k; this keeps the scale equal.
-  c.pkpo.batch_std = True
   c.optimizer.learning_rate = 1e-3
-  c.optimizer.warmup_steps = 5
-  c.eval.every = 0
-  c.eval.samples = 16
-  c.eval.k = (1, 8, 16)
   return c

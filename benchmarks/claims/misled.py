@@ -22,7 +22,6 @@ import dataclasses
 import functools
 import hashlib
 from typing import Annotated, Any, Iterator
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,6 @@ import numpy as np
 from benchmarks.claims import oracle
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.tokenizer import Tokenizer
-from jaxrl_llm.loop import step as loop
 from jaxrl_llm.models import transformer
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.rewards import Verdict
@@ -163,35 +161,21 @@ def learning(config: Any, options: Scheduler) -> Iterator[Learner]:
       within groups, which says how many rows are picked and not which.
     options: of the scheduler.
   """
-  model, learn = config_lib.model_config(config), loop.learn
+  model = config_lib.model_config(config)
   temperature = config.sampling.temperature
   learner = Learner(options, config.max_response, config.seed)
 
-  def learn_by_row(parts, state, fixed, absorbed, tokens, timer):
-    # The update is given these arrays to overwrite.
-    params = jax.tree.map(jnp.copy, state.learner.params)
+  def pick(params, tokens, table, rounds, key, count):
+    rows = oldest_first(table, buffered(table, rounds, 1))
+    found = np.concatenate(oracle.in_chunks(
+        lambda batch: np.asarray(gradients(
+            params, batch, temperature, model=model)),
+        tokens, rows, table.advantage[rows]))[:len(rows)]
+    learner.learn(found.mean(0))
+    return rows[learner.pick(
+        bandit.features(table, rows, rounds=rounds - 1,
+                        response=learner.response),
+        found, min(count, len(rows)), np.random.default_rng(key))]
 
-    def select(chosen, table, batch, key):
-      chosen, filler = selection.select(chosen, table, batch, key)
-      rows = oldest_first(table, buffered(table, chosen.rounds, 1))
-      with jax.transfer_guard('allow'):
-        found = np.concatenate(oracle.in_chunks(
-            lambda batch: np.asarray(gradients(
-                params, batch, temperature, model=model)),
-            tokens, rows, table.advantage[rows]))[:len(rows)]
-      learner.learn(found.mean(0))
-      picked = rows[learner.pick(
-          bandit.features(table, rows, rounds=chosen.rounds - 1,
-                          response=learner.response),
-          found, min(len(filler), len(rows)), np.random.default_rng(key))]
-      return chosen, np.pad(
-          picked, (0, len(filler) - len(picked)), constant_values=-1)
-
-    selection = parts.stages.selection
-    stages = parts.stages._replace(selection=selection._replace(select=select))
-    return learn(
-        parts._replace(programs=parts.programs._replace(stages=stages)), state,
-        fixed, absorbed, tokens, timer)
-
-  with mock.patch.object(loop, 'learn', learn_by_row):
+  with oracle.picked_by(lambda *_: pick):
     yield learner

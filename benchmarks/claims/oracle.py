@@ -133,34 +133,27 @@ def probe_gradient(
 
 
 @contextlib.contextmanager
-def picking(config: Any) -> Iterator[None]:
-  """Has the oracle pick the rows of runs within it.
+def picked_by(prepare: Callable[[Any, Any, Any], Any]) -> Iterator[None]:
+  """Replaces the picks of the selection in runs within it.
 
   Args:
-    config: of the run. Its selection is `largest_advantage`, which makes room
-      for the candidates; it is not asked which to pick.
+    prepare: (parts, state, fixed), those of `loop.learn` -> a function (params,
+      tokens, table, rounds begun, key, count) -> numbers of rows, of which the
+      first `count` are trained on. The run's selection says how many these are.
   """
-  model, learn = config_lib.model_config(config), loop.learn
-  temperature = config.sampling.temperature
-  last = config.largest_advantage.rounds
+  learn = loop.learn
 
-  def learn_by_oracle(parts, state, fixed, absorbed, tokens, timer):
-    gradient = probe_gradient(parts, state, fixed, (model, temperature))
+  def learn_by(parts, state, fixed, absorbed, tokens, timer):
     # The update is given these arrays to overwrite.
     params = jax.tree.map(jnp.copy, state.learner.params)
+    pick = prepare(parts, state, fixed)
 
     def select(chosen, table, batch, key):
       chosen, filler = selection.select(chosen, table, batch, key)
-      rows = oldest_first(table, buffered(table, chosen.rounds, last))
+      count = len(filler)
       with jax.transfer_guard('allow'):
-        scores = -np.concatenate(in_chunks(
-            lambda batch: np.asarray(slopes(
-                params, gradient, batch, temperature, fixed.loss.objective,
-                model=model, objective=config.loss.objective)),
-            tokens, rows, table.advantage[rows]))[:len(rows)]
-      picked = rows[np.lexsort((-table.round[rows], -scores))][:len(filler)]
-      return chosen, np.pad(
-          picked, (0, len(filler) - len(picked)), constant_values=-1)
+        rows = pick(params, tokens, table, chosen.rounds, key, count)[:count]
+      return chosen, np.pad(rows, (0, count - len(rows)), constant_values=-1)
 
     selection = parts.stages.selection
     stages = parts.stages._replace(selection=selection._replace(select=select))
@@ -168,5 +161,34 @@ def picking(config: Any) -> Iterator[None]:
         parts._replace(programs=parts.programs._replace(stages=stages)), state,
         fixed, absorbed, tokens, timer)
 
-  with mock.patch.object(loop, 'learn', learn_by_oracle):
+  with mock.patch.object(loop, 'learn', learn_by):
     yield
+
+
+def picking(config: Any) -> contextlib.AbstractContextManager[None]:
+  """Has the oracle pick the rows of runs within it.
+
+  Args:
+    config: of the run. Its selection is `largest_advantage`, which makes room
+      for the candidates; it is not asked which to pick.
+  """
+  model = config_lib.model_config(config)
+  temperature = config.sampling.temperature
+  last = config.largest_advantage.rounds
+
+  def prepare(parts, state, fixed):
+    gradient = probe_gradient(parts, state, fixed, (model, temperature))
+
+    def pick(params, tokens, table, rounds, key, count):
+      del key, count
+      rows = oldest_first(table, buffered(table, rounds, last))
+      scores = -np.concatenate(in_chunks(
+          lambda batch: np.asarray(slopes(
+              params, gradient, batch, temperature, fixed.loss.objective,
+              model=model, objective=config.loss.objective)),
+          tokens, rows, table.advantage[rows]))[:len(rows)]
+      return rows[np.lexsort((-table.round[rows], -scores))]
+
+    return pick
+
+  return picked_by(prepare)

@@ -1,4 +1,4 @@
-"""What the README says of the methods, and what it follows from.
+"""Checks what the README says of the methods against the claims.
 
   python -m benchmarks.claims.readme
 
@@ -46,7 +46,7 @@ class Sentence(NamedTuple):
   Attributes:
     claim: it is of this claim.
     text: as in the README, line breaks aside.
-    follows: all that it says.
+    follows: the differences that it follows from.
     stated: texts of the claim's report that numbers are from.
   """
   claim: str
@@ -176,7 +176,7 @@ def measured_part(readme: str) -> str:
 
 
 def check(readme: str, said: Mapping[str, str]) -> list[str]:
-  """Returns all that is wrong; of each sentence that follows, nothing.
+  """Returns what is wrong with the README's sentences; [] if they follow.
 
   Args:
     readme: the README.
@@ -208,7 +208,8 @@ def settings_order(claim: runs.Claim) -> str:
   def commits(path):
     return git('log', '--reverse', '--format=%H', '--', path).split()
 
-  name = f'{(runs.RESULTS / claim.name).relative_to(runs.ROOT)}'
+  name = str((runs.RESULTS / claim.name).relative_to(runs.ROOT))
+
   def counted(commit):
     if not git('ls-tree', commit, f'{name}.jsonl'):
       return False

@@ -131,10 +131,9 @@ def further_runs(
     claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> list[Run]:
   """Returns the tuning runs beyond an end of RATES that is the best."""
   beyond = dict(zip((RATES[0], RATES[-1]), FURTHER))
+  best = choose(claim, [pair for pair in tried if pair[0].factor in RATES])
   return [Run(arm, seed, further) for seed in TUNING_SEEDS
-          for arm, factor in choose(claim, [
-              (run, found) for run, found in tried if run.factor in RATES]
-                                    ).items()
+          for arm, factor in best.items()
           for further in beyond.get(factor, ())]
 
 
@@ -159,11 +158,11 @@ def choose(
           for arm, by in found.items()}
 
 
-def found(
-    runs: Sequence[Run], folder: pathlib.Path,
+def results_of(
+    made: Sequence[Run], folder: pathlib.Path,
 ) -> list[tuple[Run, dict[str, Any]]]:
   """Returns the runs that have a result, with it."""
-  return [(run, json.loads(path.read_text())) for run in runs
+  return [(run, json.loads(path.read_text())) for run in made
           if (path := folder / f'{run.name}.json').exists()]
 
 
@@ -510,7 +509,7 @@ def program(claim: Claim) -> None:
   tuning, counted = tuning_runs(claim), counted_runs(claim)
   if args.settings:
     train_all(tuning, folder, module)
-  tuning += further_runs(claim, found(tuning, folder))
+  tuning += further_runs(claim, results_of(tuning, folder))
   if args.one:
     where = machine()
     os.sched_setaffinity(0, {args.core})  # limits XLA's threads to one core
@@ -519,13 +518,13 @@ def program(claim: Claim) -> None:
     return
   if args.settings:
     train_all(tuning, folder, module)
-    freeze(claim, found(tuning, folder))
-    if rows := found(tuning + counted, folder):
+    freeze(claim, results_of(tuning, folder))
+    if rows := results_of(tuning + counted, folder):
       write(claim, [row for _, row in rows])
     return
   if not args.report:
     train_all(counted, folder, module)
-  rows = [row for _, row in found(tuning + counted, folder)]
+  rows = [row for _, row in results_of(tuning + counted, folder)]
   if all('factor' in row for row in rows):
     parser.error(f'{folder} has no run that counts: leave out --report, or '
                  'give the --folder of the runs.')

@@ -386,7 +386,7 @@ class Panel(NamedTuple):
 def draw(
     path: pathlib.Path, panels: Sequence[Panel], names: Mapping[str, str],
 ) -> None:
-  """Draws panels side by side; each with other lines than before has a legend.
+  """Draws panels side by side; the first one of its lines has a legend.
 
   Panels whose arms lack one of the lists are left out.
 

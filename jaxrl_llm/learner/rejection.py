@@ -12,8 +12,8 @@ Metrics:
     q))
   update/obrs_kept [share]: of the tokens, by the mask
   update/obrs_z [probability]: the normaliser in use
-  update/obrs_z_std [probability]: its standard deviation over tokens; where it
-    is near 0, the expected weights are a multiple of truncated importance's
+  update/obrs_z_std [probability]: its standard deviation over tokens; near 0,
+    the weights are on average those of truncated importance sampling, scaled
   update/obrs_z_error [probability]: distance of kappa times the top-k
     normaliser from the exact one, where that is in use
   update/obrs_kappa [ratio]: correction of the top-k normaliser

@@ -297,10 +297,10 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   tuning = runs.tuning_runs(claim)
   for run in tuning:
     runs.do(claim, run, where, 'here')
-  more = runs.further_runs(claim, runs.found(tuning, where))
+  more = runs.further_runs(claim, runs.results_of(tuning, where))
   for run in more:
     runs.do(claim, run, where, 'here')
-  runs.freeze(claim, runs.found(tuning + more, where))
+  runs.freeze(claim, runs.results_of(tuning + more, where))
   runs.do(claim, runs.counted_runs(claim)[0], where, 'here')
   rows = [json.loads((where / f'{name}.json').read_text())
           for _, name, _ in seen]
@@ -320,7 +320,7 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   assert {path.name for path in results.iterdir()} == {
       'made.jsonl', 'made.settings.json'}
   runs.restore(claim, tmp_path / 'other')
-  assert runs.found(tuning + more, tmp_path / 'other') == runs.found(
+  assert runs.results_of(tuning + more, tmp_path / 'other') == runs.results_of(
       tuning + more, where)
 
 
@@ -349,7 +349,7 @@ def test_seeds_that_count_are_none_that_settings_are_chosen_on(name):
 @pytest.mark.parametrize('name', [
     x for x in CLAIMS if x not in ('real', 'carry_real', 'speed_real')])
 def test_every_arm_is_a_valid_config(name, monkeypatch):
-  """Those that are left out need a model from the hub."""
+  """Leaves out claims whose model comes from the hub."""
   monkeypatch.chdir(ROOT)  # files of tasks are relative to it
   claim = CLAIMS[name]
   for arm, made in claim.arms.items():

@@ -372,7 +372,7 @@ def learned_order(seed, share_reward):
 
 @pytest.mark.parametrize('seed', range(2))
 def test_scores_order_by_the_advantage_alone(seed):
-  """As docs/cbs.md derives: one reward for a round hides the rest."""
+  """Shows what docs/cbs.md derives: a reward of a round hides the rest."""
   by_size, by_length = learned_order(seed, share_reward=True)
   assert by_size > .8 and abs(by_length) < .2
   # The same scheduler learns it from a reward of each row.
