@@ -224,7 +224,9 @@ class Plan:
 
 def head_columns(sizes: Sizes, max_response: int) -> int:
   """Returns the first columns of a list that hold all of its responses."""
-  return min(sizes.columns, sizes.places * max_response)
+  # A chunk may end early before each group.
+  gap = sizes.layout.chunk - 1 if sizes.chunks else 0
+  return min(sizes.columns, sizes.places * (max_response + gap))
 
 
 class _Group(NamedTuple):

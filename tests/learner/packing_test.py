@@ -64,6 +64,8 @@ def check(plan, prompt, before, length):
         assert of_prompt + before[row] <= reach + width or (
             not before[row])
     responses = np.flatnonzero(owner == 0)
+    assert max(responses, default=-1) < packing.head_columns(
+        sizes, max(length, default=0))
     prompts = np.flatnonzero(owner == 1)
     if len(prompts):
       assert responses.max() < prompts.min()
@@ -103,6 +105,20 @@ def test_every_row_has_one_place(seed, groups, tokens, shards, chunks):
   # All plans of a size have the same shapes.
   like = packing.nothing(plan.sizes, rows=24, shards=shards)
   assert jax.tree.map(np.shape, plan) == jax.tree.map(np.shape, like)
+
+
+@pytest.mark.parametrize('prompt, response, samples, tokens', [
+    (20, 10, 4, 512), (200, 100, 4, 8192), (400, 250, 1, 16384)])
+def test_the_head_has_all_columns_of_full_responses(
+    prompt, response, samples, tokens):
+  """Prompts that are out of reach leave gaps before the next responses."""
+  sizes = packing.choose(
+      tokens=tokens, max_prompt=prompt + 10, max_response=response,
+      samples=samples, rows=16, chunks=True)
+  rows = np.arange(16) // samples, np.full(16, prompt), np.full(16, response)
+  plan = packing.plan(*rows, shards=1, sizes=sizes)
+  end = plan.response[0].max() + response
+  assert 16 * response < end <= packing.head_columns(plan.sizes, response)
 
 
 def test_further_rows_are_short():
