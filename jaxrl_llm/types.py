@@ -233,6 +233,16 @@ class Table(Rows):
   token_advantages = column(np.float32, 'T', maker='advantage')
   teacher_prompt_length = column(np.int32, fill=1, maker='run')
 
+  @property
+  def without_advantage(self) -> np.ndarray:
+    """[C] bool, rows whose advantage is 0 for all tokens; not before it is
+    known.
+    """
+    zero = self.advantage == 0.0
+    if self.token_advantages is not None:
+      zero &= (self.token_advantages == 0.0).all(1)
+    return zero
+
 
 class LearnerBatch(Rows, also=(RolloutTokens, Table)):
   """Rows to train on: the prompt, directly followed by the response.
@@ -307,10 +317,13 @@ class Probe(NamedTuple):
     entropy: mean over the responses of the mean entropy of their tokens, in
       nats, when they were sampled.
     policy_step: optimiser steps behind the policy that wrote them.
+    wave: the earliest one in which one of them was begun; None if all were
+      `lag` waves ago.
   """
   reward: float
   entropy: float
   policy_step: int
+  wave: Optional[int] = None
 
 
 class RunSizes(NamedTuple):
@@ -381,6 +394,7 @@ class Settings(NamedTuple):
       the policy's.
     reward: factors of a reward model's score and of the verifier's reward, with
       a reward model.
+    least_reward: that the advantage can take.
   """
   seed: int
   steps: int
@@ -402,6 +416,7 @@ class Settings(NamedTuple):
   carry: Optional[Carry] = None
   teacher_prompt: int = 0
   reward: tuple[float, float] = (0.0, 1.0)
+  least_reward: float = -np.inf
 
 
 class Curriculum(NamedTuple):

@@ -223,6 +223,12 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
   for part in ('actor.model.hf=', str(other), 'another vocabulary than',
                'ids differ, such as', "policy's vocabulary"):
     assert part in said, said
+  # A policy of the task's characters, with as many of them.
+  size = json.loads((same / 'config.json').read_text())['vocab_size']
+  with pytest.raises(ValueError, match='hf=.* has a tokenizer of its own, and'):
+    build.parts(tiny.load(
+        tmp_path / 'run', model__vocab_size=size, advantage='none',
+        teacher__model__hf=str(same)))
   parts = build.parts(hf_config(tmp_path, policy, same, lora__rank=2))
   assert {'problems', 'model', 'actor'} == parts.contents.keys()
   assert describe.of_player(parts, 'actor').contents['model'] == (

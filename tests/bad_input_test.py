@@ -30,6 +30,8 @@ def program(monkeypatch, capsys, *argv):
      ['samples_per_prompt=1', 'advantage=grpo', 'advantage=reinforce']),
     (['samples_per_prompt=1', 'advantage=rloo'],
      ['advantage=rloo']),
+    (['advantage=maxrl', 'overlong.mode=penalty', 'overlong.window=2'],
+     ['overlong.mode=penalty', 'advantage=maxrl', 'overlong.mode=mask']),
     (['learner.tokens_per_microbatch=0'],
      ['learner.tokens_per_microbatch=0', 'must lie in']),
     (['learner.updates=5'], ['learner.updates=5', '16 responses']),

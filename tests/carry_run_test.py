@@ -8,11 +8,12 @@ import pytest
 import jaxrl_llm
 from jaxrl_llm import train
 from jaxrl_llm.base.tokenizer import CharTokenizer
+from jaxrl_llm.loop import carry
 from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import describe, stages
 from tests import processes_test, resume_test, seams_test, turns_run_test
-from tests.helpers import learners, stage_runs, tiny
+from tests.helpers import devices, learners, stage_runs, tiny
 from tests.helpers.tolerance import policy_gap
 
 # 16 responses of up to 10 tokens, for which 8 slots need two fills.
@@ -81,6 +82,67 @@ def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it(fields):
   # What was said is known at home alone: processes do not compare it.
   other = state._replace(begun=state.begun._replace(said=['{}']))
   assert state_lib.digests(other) == state_lib.digests(state)
+
+
+def test_rewards_are_of_the_groups_that_leave(monkeypatch):
+  """A group's responses end in several waves."""
+  watched, left = tiny.watch(stage_runs.built(**FIELDS), tiny.by_length), []
+  wave = carry.wave
+  monkeypatch.setattr(carry, 'wave', lambda *x: (left.append(wave(*x)), left[
+      -1])[1])
+  state, fixed, _ = tiny.begin(watched.parts)
+  spread = 0
+  for _ in range(8):
+    state, report = train.take_step(
+        watched.parts, state, fixed, timing.Timer())
+    row, table = report.row, left[-1].carried.rows.table
+    rewards = table.reward.reshape(-1, 4)
+    assert (row['carry/left'] > 0) == (len(rewards) > 0)
+    if len(rewards):
+      spread += rewards.std(1).mean() > 0
+      # Means of a few float32 numbers of order 1.
+      assert row['reward/mean'] == pytest.approx(rewards.mean(), abs=1e-6)
+      assert row['reward/group_std'] == pytest.approx(
+          rewards.std(1).mean(), abs=1e-6)
+    assert report.tokens <= 8 * 7  # slots, and decode steps of a wave
+    assert (report.tokens > 0) == (report.flops['sample'] > 0)
+  assert spread
+
+
+def _on_meshes(folder):
+  for (data, tensor), steps in (
+      ((4, 1), 4), ((2, 2), 14), ((1, 4), 24), ((4, 1), 60)):
+    train.train(tiny.load(
+        folder, mesh__data=data, mesh__tensor=tensor, steps=steps,
+        model__heads=4, model__kv_heads=4, sampling__slots=2,
+        **{**FIELDS, 'sampling__wave_steps': 3}))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_shards(tmp_path):
+  devices.run(_on_meshes, str(tmp_path), devices=4)
+  rows = metrics.read(tmp_path / 'metrics.jsonl')
+  # The slots of 24 tokens a wave, 12 and 6: groups have up to 40.
+  for steps, least in (slice(5, 15), 2), (slice(15, 25), 1), (slice(25, 61), 9):
+    assert sum(row['carry/left'] for row in rows[steps]) >= least
+
+
+def test_slots_that_end_the_cut_are_named(tmp_path):
+  """With a slot for each response, a wave of 10 steps cuts none."""
+  fields = {**FIELDS, 'sampling__wave_steps': 10}
+  train.train(tiny.load(str(tmp_path), steps=2, **fields))
+  with pytest.raises(ValueError, match=r'sampling\.slots: 8 -> 16'):
+    train.train(tiny.load(str(tmp_path), sampling__slots=16, **fields))
+  train.train(tiny.load(str(tmp_path), sampling__slots=4, **fields))
+
+
+def test_the_memory_of_what_is_carried_is_said():
+  parts = stage_runs.built(**FIELDS, off_policy='jackpot')
+  begun = carry.empty(parts)
+  count = len(begun.finished)
+  each = sum(x.nbytes for x in jax.tree.leaves(begun.rows)) // count
+  assert f'carried over: {count} rollouts of {each:,} bytes' in (
+      describe.buffer(parts))
 
 
 def test_without_learning_the_responses_are_those_of_waves_that_wait():

@@ -1,6 +1,7 @@
 """Tests of `actor.lag`: steps between sampling and training."""
 
 import collections
+import types
 
 import jax
 import numpy as np
@@ -175,5 +176,6 @@ def test_without_a_lag_nothing_is_in_flight():
 @pytest.mark.parametrize('lag, rows', [(0, 0), (1, 16), (3, 48)])
 def test_the_size_of_waves_in_flight_is_said(lag, rows):
   config = tiny.load(actor__lag=lag)
-  said = describe.buffer(stages.make_stages(config, 40))
+  said = describe.buffer(
+      types.SimpleNamespace(stages=stages.make_stages(config, 40)))
   assert (f'{rows} rollouts' in said) if rows else said == ''

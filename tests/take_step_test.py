@@ -131,6 +131,13 @@ def test_rows_without_an_advantage_are_skipped_if_the_loss_leaves_them(parts):
         all_[f'update/{name}'], rel=1e-4, abs=1e-6)
 
 
+def test_an_advantage_says_which_rewards_it_takes(parts):
+  changed = tiny.changed(parts, config=tiny.load(advantage='maxrl'))
+  below = lambda *args: Verdict(-.5, 'wrong')
+  with pytest.raises(AdvantageError, match='reward -0.5, but this advantage'):
+    step(changed, below)
+
+
 def test_no_two_steps_share_noise(parts):
   """The same problems and policy at two steps: only the noise differs."""
   a, again, b = (step(parts, move=i)[1] for i in (0, 0, 1))

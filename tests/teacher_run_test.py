@@ -145,7 +145,11 @@ def test_texts_of_a_teacher_are_checked(tmp_path, monkeypatch, caplog):
      'teacher.temperature=2.0 has no effect with teacher.kl=sampled'),
     (dict(teacher__top_k=3), 'teacher.top_k=3 has no effect with teacher.kl=a'),
     (dict(teacher__top_k=99, teacher__kl='top_k'), 'teacher.top_k=99 is not b'),
-    (dict(drop_zero_advantage=True), 'drop_zero_advantage=True leaves out a')])
+    (dict(drop_zero_advantage=True), 'drop_zero_advantage=True leaves out a'),
+    (dict(teacher__coef=0.), 'advantage=none and teacher.coef=0 leave nothing'),
+    (dict(selection='largest_advantage'), 'largest_advantage picks rows by th'),
+    (dict(selection='cbs'), 'selection=cbs picks rows by their advantages'),
+    (dict(curriculum='speed', speed__n_init=1), 'curriculum=speed measures')])
 def test_what_does_not_fit_is_one_sentence(fields, said):
   with pytest.raises(ValueError, match=said) as error:
     stages.validate(tiny.load(**{**RUN, **fields}))

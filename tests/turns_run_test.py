@@ -83,6 +83,13 @@ def loaded(name, workdir, limits=LIMITS, **fields):
   return config
 
 
+def test_a_turn_of_a_single_sample_is_compared_with_no_other(tmp_path):
+  fields = dict(advantage='turns', samples_per_prompt=1)
+  with pytest.raises(ValueError, match='advantage=turns nothing to compare'):
+    loaded('dice.py', tmp_path, **fields)
+  loaded('dice.py', tmp_path, **fields, **{'turns.by_turn': False})
+
+
 def samples(workdir):
   return [json.loads(line) for line in (
       workdir / 'samples.jsonl').read_text().splitlines()]

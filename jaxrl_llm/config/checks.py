@@ -66,6 +66,9 @@ def _groups(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if c.samples_per_prompt < 2 and c.advantage in {*GROUP_RELATIVE, 'pkpo'}:
     yield (f'samples_per_prompt=1 leaves advantage={c.advantage} nothing to '
            'compare: use 2 or more, or advantage=reinforce.')
+  if c.samples_per_prompt < 2 and c.advantage == 'turns' and c.turns.by_turn:
+    yield ('samples_per_prompt=1 leaves advantage=turns nothing to compare: '
+           'use 2 or more, or turns.by_turn=False.')
   if c.samples_per_prompt < 2 and c.curriculum == 'dynamic':
     yield ('samples_per_prompt=1 leaves curriculum=dynamic nothing to compare: '
            'use 2 or more, or curriculum=uniform.')
@@ -173,6 +176,9 @@ def _lengths(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     yield ('overlong.mode=penalty changes the sum of the rewards, and '
            'advantage=gdpo takes each function of task.reward by itself: make '
            'the penalty one of the functions, or set overlong.mode=mask.')
+  if c.overlong.mode == 'penalty' and c.advantage == 'maxrl':
+    yield ('overlong.mode=penalty makes rewards below 0, and advantage=maxrl '
+           'needs 0 or more: set overlong.mode=mask.')
   if c.overlong.mode == 'penalty' and not (
       1 <= c.overlong.window <= c.max_response):
     yield (f'overlong.window={c.overlong.window} must lie between 1 and '
@@ -311,12 +317,27 @@ def _teacher(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
   if c.loss.replay_experts:
     yield ('loss.replay_experts=True replays what the policy itself has '
            'chosen, but the teacher chooses others: leave it out.')
-  if c.drop_zero_advantage and c.advantage == 'none':
-    yield ('drop_zero_advantage=True leaves out all rows with advantage=none: '
-           'set it to false.')
+  if c.advantage == 'none':
+    yield from _unrewarded(c)
   if model and c.teacher.top_k >= model.vocab_size and c.teacher.kl == 'top_k':
     yield (f'teacher.top_k={c.teacher.top_k} is not below the '
            f'{model.vocab_size} tokens of the vocabulary: use teacher.kl=all.')
+
+
+def _unrewarded(c: ConfigDict) -> Iterator[str]:
+  """Yields what a run that learns from its teacher alone cannot use."""
+  if not c.teacher.coef:
+    yield ('advantage=none and teacher.coef=0 leave nothing to learn from: '
+           'raise teacher.coef.')
+  if c.drop_zero_advantage:
+    yield ('drop_zero_advantage=True leaves out all rows with advantage=none: '
+           'set it to false.')
+  if c.selection in ('cbs', 'largest_advantage'):
+    yield (f'selection={c.selection} picks rows by their advantages, and '
+           'advantage=none has none: use selection=all_rows.')
+  if c.curriculum == 'speed':
+    yield ('curriculum=speed measures groups by their advantages, and '
+           'advantage=none has none: use curriculum=uniform.')
 
 
 def _reward(c: ConfigDict) -> Iterator[str]:

@@ -16,13 +16,13 @@ import jax
 from ml_collections import ConfigDict
 import rich
 
-from jaxrl_llm import checkpoint, rewards
+from jaxrl_llm import checkpoint, rewards, sharding
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.base import phases, process_state, schedules
 from jaxrl_llm.evaluation import heldout, page
 from jaxrl_llm.jobs import sft
 from jaxrl_llm.learner.options import FROZEN, POLICY
-from jaxrl_llm.loop import flops, step_metrics
+from jaxrl_llm.loop import carry, flops, step_metrics
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.loop.state import complete, init_state, RunState
 from jaxrl_llm.loop.step import take_step
@@ -213,7 +213,8 @@ def _opened(
   restored = saver.restore(
       init_state(parts, parts.programs.learner.state).listed,
       differs=lambda saved: config_lib.resume_conflicts(
-          saved, describe.described(parts)))
+          saved, describe.described(parts)) or describe.carry_conflicts(
+              saved, parts))
   gone, metrics_writer = lambda: False, metrics.NoWriter()
   if channel.first:
     step = restored.step if restored else None
@@ -240,7 +241,7 @@ def _announce(parts: build.Parts, display: progress.Display) -> None:
   compiles.expect(describe.large_programs(parts))
   layout = describe.layout(parts) if parts.programs.mesh.size > 1 else ''
   display.note(describe.ends(parts) + describe.updates(parts) + layout)
-  if size := describe.buffer(parts.stages):
+  if size := describe.buffer(parts):
     display.note(size)
 
 
@@ -282,7 +283,11 @@ def _begin(
   display.note(f'Going on from step {restored.step} of {parts.config.steps}.')
   host, state = restored.host, restored.state.named
   if state.begun:
-    state = state._replace(begun=state.begun._replace(said=host['said']))
+    begun = state.begun._replace(said=host['said'])
+    shards = sharding.data_shards(parts.processes.mesh)
+    if host.get('shards', shards) != shards:
+      begun = carry.moved(begun, shards)
+    state = state._replace(begun=begun)
   return state, fixed, Notes(
       host['start'], host['latest'], host['due'] and Output(**host['due']))
 
@@ -428,6 +433,7 @@ def _host(run: Run, state: RunState) -> dict[str, Any]:
       start=notes.start, latest=notes.latest,
       due=notes.due and notes.due._asdict(),
       said=state.begun and [*state.begun.said],
+      shards=sharding.data_shards(run.parts.processes.mesh),
       seconds=time.monotonic() - run.began)
 
 

@@ -12,8 +12,8 @@ them then. Counts decide all of this, never time: a resumed run does the same.
 Metrics:
   carry/begun [groups]: begun that have not left, after the wave
   carry/left [groups]: that left in the wave
-  carry/prefilled [tokens]: of responses, whose keys and values were computed
-    again
+  carry/prefilled [tokens]: that responses which went on had before the wave;
+    their keys and values were computed again
   carry/age [waves]: between the first token of a response and the wave in which
     its group leaves, mean over the responses that leave
   carry/age_p99 [waves]: their 99th percentile
@@ -98,11 +98,15 @@ class Carried(NamedTuple):
     begun: groups that stay, unpadded, without the scores of this wave.
     ask: requests that leave.
     rows: their rows.
+    first: the earliest wave of the first token of one of them.
+    sampled: tokens of the wave, as `models.flops.sample` takes them.
     metrics: the module's.
   """
   begun: Begun
   ask: GroupRequests
   rows: rows_lib.Buffer
+  first: int
+  sampled: tuple[np.ndarray, np.ndarray, np.ndarray]
   metrics: dict[str, float]
 
 
@@ -117,6 +121,19 @@ def empty(parts: Parts) -> Begun | None:
   if not parts.stages.settings.carry:
     return None
   return _padded(Begun(nothing(), *_free(parts, 0), 0, 0, []), parts)
+
+
+def row_bytes(parts: Parts) -> int:
+  """Returns the bytes of a row of `Begun`."""
+  return sum(x.nbytes for x in jax.tree.leaves(_free(parts, 1)))
+
+
+def moved(begun: Begun, shards: int) -> Begun:
+  """Gives the rows of a checkpoint to the data shards of another mesh."""
+  shard = begun.table.shard % shards
+  there = np.flatnonzero(~begun.finished[:begun.samples])
+  shard[there] = spread(np.zeros(shards, int), len(there))
+  return begun._replace(table=begun.table.replace(shard=shard))
 
 
 def _free(parts: Parts, rows: int) -> tuple[Any, ...]:
@@ -280,9 +297,7 @@ def respond(
     texts = rollout.decode(finished, parts.task.tokenizer, here)
   responses = Responses(
       call_of(parts, begun, done), finished, here, texts,
-      begun.table.shard[done],
-      {**use, 'prefilled': int(call.requests.done.sum())},
-      sampling.policy_step, played)
+      begun.table.shard[done], use, sampling.policy_step, played)
   return responses, lambda: rollout.start_judging(
       parts.task, responses, processes, sampling.step, settings.steps), begun
 
@@ -401,13 +416,18 @@ def wave(
   out = table.at(rows)
   left = jax.tree.map(lambda x: x[:groups], begun.ask), rows_lib.Buffer(
       out, tokens(parts, begun, rows))
+  old = begun.table.carried
+  went = np.flatnonzero(length > old)
+  before = begun.table.prompt_length[went] + old[went]
   carried = Carried(
       Begun(
           jax.tree.map(lambda x: x[groups:], begun.ask),
           *jax.tree.map(lambda x: x[len(rows):], (table, *begun.rows[1:])),
           begun.groups - groups, begun.samples - len(rows),
           begun.said[len(rows):]),
-      *left, _metrics(begun, rows, groups, responses, state.step))
+      *left, int(begun.wave[rows].min(initial=state.step)),
+      (before, before, (length - old)[went]),
+      _metrics(begun, rows, groups, responses, state.step))
   return rows_lib.Wave(
       ask, responses, judged, rows_lib.Buffer(made, RolloutTokens()),
       rows_lib.signal(
@@ -421,10 +441,10 @@ def _metrics(
   age, steps = step - begun.wave[rows], begun.pieces.token_steps[rows]
   real = np.arange(steps.shape[1]) < begun.rollouts.length[rows, None]
   older = real & (steps < responses.policy_step)
-  none = not len(rows)
+  none, before = not len(rows), begun.table.carried
   metrics = dict(
       begun=begun.groups - groups, left=groups,
-      prefilled=responses.use['prefilled'],
+      prefilled=before[begun.rollouts.length > before].sum(),
       age=np.nan if none else age.mean(),
       age_p99=np.nan if none else np.percentile(age, 99),
       age_max=np.nan if none else age.max(),

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.loop.rollout import SampleCall
 from jaxrl_llm.models import flops
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.storage import compiled, paths
@@ -24,25 +23,23 @@ _CREDIBLE = 0.95  # share of the rate above which it was measured too low
 
 
 def of_step(
-    writer: ModelConfig, call: SampleCall, response: np.ndarray,
+    writer: ModelConfig, sampled: tuple[np.ndarray, np.ndarray, np.ndarray],
     rounds: Sequence[tuple[np.ndarray, np.ndarray]], *, epochs: int,
     passes: Sequence[tuple[ModelConfig, int]]) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
   Args:
     writer: the model that samples.
-    call: R requests, and their prompts.
-    response: [R] tokens of the responses.
+    sampled: tokens of prompts and responses, as `models.flops.sample` takes
+      them.
     rounds: for each round, prompt and response tokens [K] of its rows.
     epochs: number of passes over the rows of a round.
     passes: models in an update, and the passes of each: 1 forward, and 2
       backward if it is trained; 1 where its own weights have no gradient, as
       with LoRA.
   """
-  length = call.prompts.length
   return dict(
-      sample=flops.sample(
-          writer, length, length[call.requests.prompt], response),
+      sample=flops.sample(writer, *sampled),
       update=sum(
           epochs * count / 3 * flops.update(model, *rows) for rows in rounds
           for model, count in passes))

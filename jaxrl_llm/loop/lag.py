@@ -18,11 +18,13 @@ class Due(NamedTuple):
     rows: its R rollouts.
     signal: learning signal of its groups.
     unscored: how many of its rollouts have no scores yet: 0 or R.
+    first: wave of their first token, where responses are carried over.
   """
   ask: GroupRequests
   rows: Buffer
   signal: WaveSignal
   unscored: int
+  first: int | None = None
 
 
 class InFlight(NamedTuple):

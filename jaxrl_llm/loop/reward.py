@@ -11,7 +11,7 @@ from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sharding import processes as processes_lib
-from jaxrl_llm.types import LearnerBatch
+from jaxrl_llm.types import AdvantageError, LearnerBatch
 
 MODEL, VERIFIER = 'model', 'verifier'  # names among the separate rewards
 
@@ -34,9 +34,17 @@ def judged(
 
   Raises:
     VerifierError: a score is not finite, or see `rollout.start_judging`.
+    AdvantageError: the advantage cannot take a reward of the verifier.
   """
   if fixed.reward is None:
-    return wait()
+    found = wait()
+    least, settings = np.nanmin([np.inf, *found.reward]), parts.stages.settings
+    if least < settings.least_reward:
+      raise AdvantageError(
+          f'A response has the reward {least:g}, but this advantage takes '
+          f'{settings.least_reward:g} or more: choose another one, or shift '
+          'the rewards.')
+    return found
   with timer('reward'):
     fetch = _start(parts, fixed.reward, responses)
   judged = wait()  # on the host, while the devices compute the scores
@@ -52,13 +60,13 @@ def judged(
   reward = coef * found + of_verifier * judged.reward
   verdicts = [
       dataclasses.replace(verdict, reward=float(reward[row]), rewards={
-          MODEL: float(found[row]), VERIFIER: verdict.reward,
-          **verdict.rewards}) if verdict.valid else verdict
+          **verdict.rewards, MODEL: float(found[row]),
+          VERIFIER: verdict.reward}) if verdict.valid else verdict
       for row, verdict in zip(responses.rows.tolist(), judged.verdicts)]
   return judged._replace(
       reward=reward, verified=judged.reward, verdicts=verdicts, rewards={
-          MODEL: np.where(judged.valid, found, np.nan),
-          VERIFIER: judged.reward, **judged.rewards})
+          **judged.rewards, MODEL: np.where(judged.valid, found, np.nan),
+          VERIFIER: judged.reward})
 
 
 def _start(

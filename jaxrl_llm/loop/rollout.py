@@ -554,10 +554,12 @@ class Unrewarded:
   """Counter of the steps in a row in which no response had a reward.
 
   One problem at fault may be all that a small step has. A run that goes on
-  counts anew.
+  counts anew. Where steps end before their longest response, they have few
+  others: `least` responses count as a step.
   """
 
-  def __init__(self):
+  def __init__(self, least: int = 0):
+    self._least, self._seen = least, 0
     self._steps, self._told = 0, False
 
   def check(self, judged: Judged, responses: Responses, step: int) -> str:
@@ -577,10 +579,15 @@ class Unrewarded:
         a response.
     """
     if not judged.kind or judged.valid.any():
-      self._steps *= not judged.kind
+      self._steps, self._seen = (
+          n * (not judged.kind) for n in (self._steps, self._seen))
       return ''
-    self._steps += 1
-    if self._steps < _PATIENCE and (step or {*judged.kind} != {'error'}):
+    self._seen += len(judged.kind)
+    if self._seen < self._least:
+      return ''
+    self._steps, self._seen = self._steps + 1, 0
+    if self._steps < _PATIENCE and (
+        step or self._least or {*judged.kind} != {'error'}):
       told, self._told = self._told, True
       return '' if told else (
           f'No response of step {step + 1} has a reward '

@@ -32,7 +32,7 @@ def to_score(
   for rows in groups:
     needed[rows[rows >= 0]] = True
   if drop_zero_advantage:
-    needed &= table.advantage != 0.0  # NaN before its round
+    needed &= ~table.without_advantage
   if table.carried is not None:
     needed &= table.carried < table.length
   return masked_indices(needed[len(needed) - unscored:], size)

@@ -62,9 +62,8 @@ def take_step(
   tokens = score(parts, state, fixed, absorbed, timer)
   learned, buffer = learn(parts, state, fixed, absorbed, tokens, timer)
 
-  table = wave.rows.table
   solved = state.solved.copy()
-  solved[table.problem[wave.judged.right]] = True
+  solved[wave.rows.table.problem[wave.judged.right]] = True
   state = RunState(
       state.step + 1, state.rounds + len(absorbed.batches), learned.learners,
       absorbed.curriculum, learned.selection, buffer, absorbed.in_flight,
@@ -184,7 +183,7 @@ def absorb(
       # Before the rounds: a round is judged by a wave that was sampled after
       # its updates.
       selection = select.feedback(state.selection, step_metrics.probe(
-          due.rows.table, wave.responses.policy_step))
+          due.rows.table, wave.responses.policy_step, due.first))
     curriculum = choose.update(
         curriculum, due.ask, table, due.signal.signal, due.signal.gain)
     curriculum, taken = choose.take(curriculum)
@@ -324,7 +323,7 @@ def run_rounds(
     selection, rows = select(
         selection, table, rows, (settings.seed, number, SELECTION))
     if settings.drop_zero_advantage:
-      rows = np.where(table.at(rows).advantage == 0.0, -1, rows)
+      rows = np.where(table.at(rows).without_advantage, -1, rows)
     real = rows[rows >= 0]
     # An update that was skipped has changed no policy.
     updates = counts.updates + sum(
@@ -365,7 +364,7 @@ def _update(
     here = table.at(part)
     trained = here.trained & (here.length > 0)
     if settings.skips_zero:
-      trained &= here.advantage != 0.0
+      trained &= ~here.without_advantage
     learners, result = parts.programs.learner.update(
         learners, processes.shard_rows(batch, len(part)),
         rows_lib.plan(parts, table, part, trained), fixed.loss,

@@ -1,12 +1,15 @@
 """Metrics of a step's rollouts and updates.
 
+Where responses are carried over, those under `reward` are of the groups that
+leave, and the others of the responses that end in the step.
+
 Metrics:
   reward/mean [reward]: mean over the valid probe rows, an unbiased sample
   reward/std [reward]: standard deviation over the same rows
   reward/group_std [reward]: standard deviation within a group, mean over groups
   reward/no_signal [share]: complete groups whose advantages are all 0
   reward/signal [advantage]: sum of |advantage| over complete groups
-  response/count [responses]: sampled in the step
+  response/count [responses]: that ended in the step
   response/length [tokens]: mean length, stop token included
   response/length_max [tokens]: the longest
   response/truncated [share]: responses that reached max_response without an end
@@ -66,7 +69,7 @@ class Report(NamedTuple):
     records: one per response of some groups, in the format of `samples.jsonl`.
     sample: record of the wave's first response, if there is one, with the
       problem alone as its prompt.
-    tokens: number of sampled response tokens.
+    tokens: number of response tokens that were sampled.
     flops: model FLOPs by phase.
   """
   row: Row
@@ -94,19 +97,29 @@ def report(
     frozen: whether some parameters of the policy are not trained.
   """
   table, settings, step = wave.rows.table, parts.stages.settings, state.step
+  leaving, tokens = (table, wave.ask), int(table.generated.sum())
+  prompts = wave.responses.call.prompts.length
+  sampled = (prompts, prompts[wave.responses.call.requests.prompt],
+             wave.judged.length)
+  if carried := wave.carried:
+    leaving, sampled = (carried.rows.table, carried.ask), carried.sampled
+    tokens = int(wave.judged.use['busy'])
   measured = {**measured, **of_rounds(
       picked, trained, int((state.buffer.table.group >= 0).sum()))}
   if 'temperature' in parts.stages.needs.columns:
     measured['sampler/temperature'] = schedules.at(
         settings.temperature, step - 1)
   row = {
-      **of_rollouts(
-          table, wave.ask, wave.signal.gain, wave.judged.kind,
-          wave.judged.use),
+      **of_rewards(*leaving, wave.signal.gain),
+      **of_rollouts(table, wave.judged.kind, wave.judged.use),
       **of_functions(table, wave.judged.rewards, wave.judged.logged),
       **{name: float(value) for name, value in measured.items()},
       **of_solved(state.solved, parts.kinds), **of_turns(wave.judged),
       **of_updates(updates)}
+  computed = [rows for rows, *_ in picked]
+  if settings.skips_zero:
+    zero = trained.without_advantage
+    computed = [rows[~zero[rows]] for rows in computed]
   first = np.arange(min(len(table.group), 1))
   # In one call, for which the processes wait once.
   written = records(step, wave, np.concatenate([
@@ -120,32 +133,25 @@ def report(
             POLICY: (2 if frozen else 3) + (
                 settings.teacher_prompt > 0 and TEACHER not in players)}
   return Report(
-      row, written[len(first):], shown, int(table.generated.sum()),
-      flops.of_step(
-          players[writer].model, wave.responses.call, wave.judged.length,
+      row, written[len(first):], shown, tokens, flops.of_step(
+          players[writer].model, sampled,
           [(trained.prompt_length[rows], trained.length[rows])
-           for rows, *_ in picked],
+           for rows in computed],
           epochs=settings.epochs, passes=[
               (player.model, passes[name])
               for name, player in players.items() if name in passes]))
 
 
-def of_rollouts(
-    wave: Table, ask: GroupRequests, gain: np.ndarray, verdicts: Sequence[str],
-    use: Mapping[str, int]) -> Row:
-  """Computes the metrics of a step's responses.
+def of_rewards(wave: Table, ask: GroupRequests, gain: np.ndarray) -> Row:
+  """Computes the metrics of rewards; NaN where there is nothing to average.
 
   Args:
     wave: R rows of the table.
     ask: P groups that they belong to.
     gain: [P], sum of |advantage| of each complete group, else NaN.
-    verdicts: R kinds of verdicts.
-    use: decode 'steps' of the busiest shard; 'busy' slots and all 'slots',
-      summed over the decode steps.
 
   Returns:
-    The module's metrics under reward, response, sampler and verdict. NaN where
-    there is nothing to average.
+    The module's metrics under reward.
   """
   # A group that goes on was chosen by its first rewards: without `probe`, means
   # would be of the problems that the curriculum likes.
@@ -153,12 +159,29 @@ def of_rollouts(
   ends = np.cumsum(ask.count)[:-1]
   spread = [r[v].std() for r, v in zip(
       np.split(wave.reward, ends), np.split(good, ends)) if v.any()]
-  row = {
+  return {name: float(value) for name, value in {
       'reward/mean': _mean(wave.reward[good]),
       'reward/std': wave.reward[good].std() if good.any() else np.nan,
       'reward/group_std': _mean(spread),
       'reward/no_signal': _mean(gain[~np.isnan(gain)] == 0.0),
-      'reward/signal': np.nansum(gain),
+      'reward/signal': np.nansum(gain)}.items()}
+
+
+def of_rollouts(
+    wave: Table, verdicts: Sequence[str], use: Mapping[str, int]) -> Row:
+  """Computes the metrics of a step's responses.
+
+  Args:
+    wave: R rows of the table.
+    verdicts: R kinds of verdicts.
+    use: decode 'steps' of the busiest shard; 'busy' slots and all 'slots',
+      summed over the decode steps.
+
+  Returns:
+    The module's metrics under response, sampler and verdict. NaN where there is
+    nothing to average.
+  """
+  row = {
       'response/count': len(verdicts),
       'response/length': _mean(wave.generated),
       'response/length_max': wave.generated.max(initial=0),
@@ -216,21 +239,23 @@ def _mean(values: Any) -> float:
   return np.mean(values) if len(values) else np.nan
 
 
-def probe(wave: Table, policy_step: int) -> Probe:
+def probe(
+    wave: Table, policy_step: int, first: int | None = None) -> Probe:
   """Returns the means over a wave's valid probe rows.
 
   Args:
     wave: its rows of the table.
     policy_step: optimiser steps behind the policy, if the wave has no rows.
+    first: wave of the first token, where rows are of several.
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])
   rows = wave.valid & wave.probe & (wave.generated > 0)
   if not rows.any():
-    return Probe(np.nan, np.nan, policy_step)
+    return Probe(np.nan, np.nan, policy_step, first)
   return Probe(
       float(wave.reward[rows].mean()), float(wave.entropy[rows].mean()),
-      policy_step)
+      policy_step, first)
 
 
 def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:

@@ -234,7 +234,13 @@ def _checkpoints(
     if player == POLICY:
       if not tokenizer_lib.is_bare(folder):
         tokenizer = ModelTokenizer(folder)
-    elif isinstance(tokenizer, ModelTokenizer):
+    elif not isinstance(tokenizer, ModelTokenizer):
+      if not tokenizer_lib.is_bare(folder):
+        raise ValueError(
+            f'{section}.hf={name} has a tokenizer of its own, and the policy '
+            'has that of the task: choose a model that was trained with it, or '
+            'set model.hf.')
+    else:
       different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
       if different:
         (first, tokens), *_ = different.items()
@@ -348,4 +354,5 @@ def parts(
       key=processes_lib.key(config.seed, mesh),
       step_key=lambda step: fold_in(base_key, step),
       contents=_contents(task, checkpoints, config), user_config=user_config,
-      processes=processes, unrewarded=rollout.Unrewarded(), needs=needs)
+      processes=processes, needs=needs, unrewarded=rollout.Unrewarded(
+          stages.settings.carry.requests if stages.settings.carry else 0))

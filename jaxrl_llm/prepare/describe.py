@@ -1,6 +1,6 @@
 """Descriptions of a run: for checkpoints, other processes and people."""
 
-from typing import Any
+from typing import Any, Mapping
 
 import jax
 
@@ -8,12 +8,12 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import sharding
 from jaxrl_llm.base import plain
 from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.loop import carry, scores
 from jaxrl_llm.loop import rows as rows_lib
-from jaxrl_llm.loop import scores
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.prepare import build, methods
+from jaxrl_llm.prepare import stages as stages_lib
 from jaxrl_llm.storage import paths
-from jaxrl_llm.types import Stages
 
 
 def described(parts: Parts) -> dict[str, Any]:
@@ -79,16 +79,36 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
           scores.scoring(parts.stages.needs.columns, {}, {})), 'update']
 
 
-def buffer(stages: Stages) -> str:
+def carry_conflicts(saved: Mapping[str, Any], parts: Parts) -> list[str]:
+  """Returns the fields by which a run and its checkpoint differ in whether
+  responses are carried over, see `config.difference`; they are else free.
+  """
+  lines = config_lib.difference(saved, described(parts), [
+      'sampling.slots', 'sampling.steps_per_refill'])
+  config = parts.config.copy_and_resolve_references()
+  config.sampling.update({
+      name: saved['sampling'][name] for name in ('slots', 'steps_per_refill')
+      if f'sampling.{name}' in lines})
+  ours, theirs = (
+      stages.settings.carry is None
+      for stages in (parts.stages, stages_lib.make_stages(config)))
+  return [*lines.values()] if ours != theirs else []
+
+
+def buffer(parts: Parts) -> str:
   """Describes the memory of rows held between steps; '' if there are none."""
-  rows = rows_lib.capacity(stages) + (
-      (stages.settings.lag + (stages.settings.carry is not None))
-      * stages.curriculum.max_requests)
-  if not rows:
-    return ''
-  row_bytes = sum(x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))
-  return (f'Rollout buffer: {rows:,} rollouts of {row_bytes:,} bytes each, '
-          f'{rows * row_bytes / 1e6:,.1f} MB on the host.')
+  stages = parts.stages
+  each = sum(x.nbytes for x in jax.tree.leaves(rows_lib.empty(1, stages)))
+  said = lambda name, rows, each: (
+      f'{name}: {rows:,} rollouts of {each:,} bytes each, '
+      f'{rows * each / 1e6:,.1f} MB on the host.')
+  most = stages.curriculum.max_requests
+  rows = rows_lib.capacity(stages) + stages.settings.lag * most
+  lines = [said('Rollout buffer', rows, each)] if rows else []
+  if stages.settings.carry:
+    lines.append(said(
+        'Responses that are carried over', most, carry.row_bytes(parts)))
+  return '\n'.join(lines)
 
 
 def ends(parts: Parts) -> str:

@@ -95,9 +95,12 @@ def parts(
   found = _weights(config, model, mesh, item, training)
   if platform == 'cpu':
     found += [
-        Part('the rollouts of a step', 'lower prompts_per_step, '
-             'samples_per_prompt, max_prompt, max_response, or keep fewer '
-             'rounds', 4 * rows * width),
+        Part(*(('the rollouts of a step', 'lower prompts_per_step, '
+                'samples_per_prompt, max_prompt, max_response, or keep fewer '
+                'rounds') if stages.settings.carry is None else (
+                    'the responses that are carried over',
+                    'lower sampling.carry_groups, or raise '
+                    'sampling.wave_steps')), 4 * rows * width),
         Part('the verdicts of an evaluation',
              'lower eval.samples or eval.problems',
              16 * min(heldout, config.eval.problems or heldout)

@@ -71,6 +71,7 @@ def settings(
           config[config.off_policy].lam),
       records=config.log.samples, workdir=config.workdir, carry=carry,
       teacher_prompt=teacher_prompt(config),
+      least_reward=0.0 if config.advantage == 'maxrl' else -np.inf,
       **{'reward': (config.reward.coef, config.reward.verifier)} if (
           has_reward_model(config)) else {})
 
@@ -90,6 +91,7 @@ def gradient_at_zero(config: ConfigDict) -> str:
       ('off_policy', config.off_policy != 'none'),
       ('selection', config.selection == 'cbs' or not packaged(
           'selection', config.selection)),
+      ('curriculum', not packaged('curriculum', config.curriculum)),
       ('actor', actor(config) is not None),
       ('teacher', teacher(config) is not None)) if matters), '')
 

@@ -158,14 +158,16 @@ class _Cbs:
 
   def feedback(self, state: CbsState, probe: Probe) -> CbsState:
     """Judges the rounds before the probe, and trains the scheduler on them."""
-    sampled = state.waves - self.sizes.lag  # wave that this probe is of
+    # The wave that this probe is of.
+    sampled = state.waves - self.sizes.lag if probe.wave is None else probe.wave
     state = state._replace(waves=state.waves + 1, measured=Measured())
     if np.isnan(probe.reward):
       return state
     before = state.probe
     ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
     judged = Pending(*(x[ready] for x in state.pending))
-    state = state._replace(probe=probe, pending=_drop(state.pending, ready))
+    state = state._replace(
+        probe=probe._replace(wave=None), pending=_drop(state.pending, ready))
     if not ready.any() or before.policy_step in (-1, probe.policy_step):
       return state
     options = self.options

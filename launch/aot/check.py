@@ -361,14 +361,13 @@ def _estimate(made, chip, name, text, case) -> cost.Cost:
 def _runs(made: programs.Programs, name: str) -> int:
   """Returns how often a program runs in a step, at most.
 
-  With `sampling.carry_over`, the updates are those on as many groups as a step
-  begins: all groups that wait may leave at once, but not in each step.
+  With `sampling.carry_over`, the updates are those of a step that waits: all
+  groups that are begun may leave at once, but not in each step.
   """
   if name == 'update':
-    carry, runs = made.stages.settings.carry, made.needs.updates_per_step
-    return runs if carry is None else max(
-        runs * carry.groups // made.stages.curriculum.max_prompts,
-        made.needs.updates_per_round)
+    waits = made.stages if made.stages.settings.carry is None else (
+        stages.make_stages(other_way(made.config)))
+    return waits.needs.updates_per_step
   if name == 'score':
     return len(scores.scoring(made.needs.columns, {}, {}))
   return int(name != 'sft' or not made.config.steps)  # it is no part of one

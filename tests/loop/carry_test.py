@@ -112,6 +112,25 @@ def _judged(begun, done, use):
       begun.rollouts.truncated[done], np.ones(n, np.float32), use, [])
 
 
+@pytest.mark.parametrize('shards', [1, 2, 5])
+def test_rows_of_another_mesh_are_spread_over_this_one(shards):
+  """No shard has more unfinished rows than there are places for."""
+  parts = _parts(_Home(0, 1))
+  begun = carry.begin(
+      carry.empty(parts), parts.stages.curriculum.propose(
+          parts.stages.curriculum.init())[1], parts)
+  rng = np.random.default_rng(shards)
+  finished = rng.random(begun.samples) < .4
+  begun = carry._padded(begun._replace(finished=finished), parts)
+  moved = carry.moved(begun, shards)
+  count = np.bincount(
+      moved.table.shard[:begun.samples][~finished], minlength=shards)
+  assert len(count) == shards and count.max() - count.min() <= 1
+  assert moved.table.shard.max() < shards
+  before = begun.table.shard[:begun.samples]
+  assert {*before.tolist()} == {*range(_SHARDS)}  # of the old mesh, in place
+
+
 @pytest.mark.parametrize('fields, waves, home', [
     ({}, 1000, (0, 1)),
     (dict(curriculum_prompts=6, sampling__carry_groups=8), 200, (0, 2)),

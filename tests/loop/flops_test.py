@@ -2,16 +2,13 @@
 
 import time
 
-import jax
 import numpy as np
 import pytest
 
 from jaxrl_llm.loop import flops
-from jaxrl_llm.loop.rollout import SampleCall
 from jaxrl_llm.models import flops as model_flops
 from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.storage import compiled
-from jaxrl_llm.types import Prompts, Requests
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -80,11 +77,7 @@ def test_peak_memory_is_in_bytes():
 
 
 def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
-  prompts = Prompts(
-      tokens=np.zeros((2, 5)), length=np.array([5, 3]),
-      problem_id=np.arange(2))
-  asked = SampleCall([], prompts, Requests(
-      prompt=np.array([0, 0, 1]), sample=None, budget=None))
+  prompts, prompt = np.array([5, 3]), np.array([5, 5, 3])
   response = np.array([4, 2, 6])
   first = np.array([5, 3]), np.array([4, 6])
   second = np.array([5]), np.array([2])
@@ -93,16 +86,13 @@ def test_a_step_is_sampled_once_and_trained_on_in_each_epoch():
     # The first round leaves a row out; the second comes back to it. A teacher
     # has a forward pass alone, a third of an update.
     assert flops.of_step(
-        model, asked, response, [first, second], epochs=epochs,
+        model, (prompts, prompt, response), [first, second], epochs=epochs,
         passes=[(model, 2 if frozen else 3), (larger, 1)]) == pytest.approx(
-            dict(sample=model_flops.sample(
-                model, prompts.length, np.array([5, 5, 3]), response),
+            dict(sample=model_flops.sample(model, prompts, prompt, response),
                  update=epochs * sum(
                      model_flops.update(model, *rows, frozen=frozen)
                      + model_flops.update(larger, *rows) / 3
                      for rows in (first, second))))
-  nothing = SampleCall([], jax.tree.map(lambda x: x[:0], prompts), Requests(
-      prompt=np.zeros(0, int), sample=None, budget=None))
   assert flops.of_step(
-      model, nothing, response[:0], [], epochs=1, passes=[(model, 3)]) == dict(
+      model, (response[:0],) * 3, [], epochs=1, passes=[(model, 3)]) == dict(
           sample=0, update=0)

@@ -132,6 +132,17 @@ def test_a_few_steps_without_any_reward_end_the_run(kinds, first):
     unrewarded.check(*step_of(kinds), first + 2)
 
 
+def test_steps_that_end_early_count_by_their_responses():
+  unrewarded = rollout.Unrewarded(least=5)
+  found = [unrewarded.check(*step_of(['error'] * 2), i) for i in range(8)]
+  assert [i for i, said in enumerate(found) if said] == [2]
+  with pytest.raises(VerifierError, match='^3 steps in a row'):
+    unrewarded.check(*step_of(['error']), 8)
+  unrewarded.check(*step_of(['error'] * 4), 9)
+  unrewarded.check(*step_of(['right']), 10)
+  assert not unrewarded.check(*step_of(['error'] * 4), 11)
+
+
 def test_one_reward_makes_the_steps_before_it_forgotten():
   unrewarded, step = rollout.Unrewarded(), 1
   for kinds in [['error']] * 2 + [['error', 'right']] + [['skipped']] * 2:

@@ -108,6 +108,14 @@ def test_an_advantage_that_is_not_finite_is_named():
     rows_lib.with_advantages(made, TABLE, [batch], 0)
 
 
+def test_a_row_lacks_an_advantage_if_each_token_does():
+  by_token = np.float32([[0, 0], [0, 1], [0, 0], [2, 0], [0, 0]])
+  table = TABLE.replace(advantage=np.float32([0, 0, -1, 3, np.nan]))
+  assert table.without_advantage.tolist() == [1, 1, 0, 0, 0]
+  assert table.replace(
+      token_advantages=by_token).without_advantage.tolist() == [1, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize('drop', [False, True])
 def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   """They are neither scored nor trained on, and count in no denominator."""

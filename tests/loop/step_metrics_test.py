@@ -36,9 +36,9 @@ def wave(rewards, valid, count=(2, 2), probe=True):
 
 
 def of_rollouts(rewards, valid, gain, verdicts, use=USE, **changes):
-  return step_metrics.of_rollouts(
-      *wave(rewards, valid, **changes), np.array(gain, np.float32),
-      verdicts, use)
+  table, ask = wave(rewards, valid, **changes)
+  return {**step_metrics.of_rewards(table, ask, np.array(gain, np.float32)),
+          **step_metrics.of_rollouts(table, verdicts, use)}
 
 
 def test_of_rollouts():
@@ -81,8 +81,9 @@ def test_nothing_verified_is_not_a_reward_of_0(recwarn):
 
 
 def test_a_wave_without_a_request_has_no_figures(recwarn):
-  got = step_metrics.of_rollouts(
-      *wave([], [], count=()), np.zeros(0), [], USE)
+  table, ask = wave([], [], count=())
+  got = {**step_metrics.of_rewards(table, ask, np.zeros(0)),
+         **step_metrics.of_rollouts(table, [], USE)}
   assert got.pop('sampler/slot_use') == .8
   assert got.pop('sampler/steps') == 5
   for name in ('response/length_max', 'response/count', 'reward/signal'):
@@ -103,7 +104,8 @@ def test_the_probe_is_a_mean_over_responses():
   table = table.replace(policy_step=np.full(4, 7))
   got = step_metrics.probe(table, 9)
   # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
-  assert got == (.5, .5, 7)
+  assert got == (.5, .5, 7, None)
+  assert step_metrics.probe(table, 9, 3).wave == 3
   table = table.replace(valid=np.zeros(4, bool))
   assert np.isnan(step_metrics.probe(table, 9)[:2]).all()
   nothing, _ = wave([], [])

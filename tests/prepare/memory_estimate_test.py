@@ -100,3 +100,7 @@ def test_arrays_of_the_host_count_where_the_host_computes(mesh):
   check(mesh('gpu', {'bytes_limit': 10 ** 9}))
   with pytest.raises(ValueError, match='are the rollouts of a step: lower'):
     check(mesh('cpu', None))
+  config = tiny.load(
+      'unused', sampling__carry_over=True, sampling__carry_groups=10 ** 9)
+  with pytest.raises(ValueError, match=r'over: lower sampling\.carry_groups'):
+    check(mesh('cpu', None))

@@ -347,6 +347,22 @@ def test_feedback_waits_for_the_first_probe_after_the_update():
   assert made.feedback(state, probe_of(.5, 0)).pending.wave.max() == -1
 
 
+def test_rows_of_several_waves_judge_the_rounds_before_all_of_them():
+  """Where responses are carried over; the age of rows has no lag."""
+  made = create(SIZES._replace(lag=5), warmup=0, **SMALL)
+  rows, state = Rows(0), made.feedback(made.init((0,)), probe_of(.4, 0))
+  for key in range(3):
+    taken, _ = rows.begin()
+    table = rows.table()
+    state, _ = made.select(state, table, rows_of(table, taken, N), (key,))
+    state = made.feedback(state, probe_of(np.nan, key))
+  assert state.pending.wave[:3].tolist() == [0, 1, 2]
+  for wave, left in (0, [0, 1, 2]), (2, [2]), (3, []):
+    after = made.feedback(state, probe_of(.5, 3)._replace(wave=wave))
+    assert after.pending.wave[after.pending.wave >= 0].tolist() == left
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
 def test_the_oldest_waiting_round_goes_if_there_is_no_room():
   made = create(SIZES, warmup=0, **SMALL)
   state, rows = made.feedback(made.init((0,)), probe_of(.4, 0)), Rows(0)
