@@ -16,12 +16,16 @@ in common.
 """
 
 import dataclasses
+import functools
+import json
+import pathlib
 import random
 import re
-from typing import Annotated, Any, Sequence
+from typing import Annotated, Any, Callable, Sequence
 
 from jaxrl_llm.base.tokenizer import CharTokenizer, Tokenizer
 from jaxrl_llm.configs.pkpo import arc_mini
+from jaxrl_llm.rewards import Verdict
 from jaxrl_llm.tasks import code, Problem, sets
 
 HEAD = 'def f(x):\n  return '
@@ -49,10 +53,13 @@ class Options:
     train: number of training problems of each form.
     heldout: number of held-out problems of each form.
     seed: seed of problems and demonstrations.
+    known: JSON lines with the verdicts of other runs, which gets those of this
+      one; '' for none.
   """
   train: Annotated[int, '[1, inf)', 'problems'] = 40
   heldout: Annotated[int, '[1, inf)', 'problems'] = 20
   seed: int = 0
+  known: str = ''
 
 
 def value(expression: str, x: int) -> int:
@@ -100,6 +107,11 @@ class Expressions(code.Code):
     self.heldout = self._fill(options.heldout, rng)
     self.train = self._fill(options.train, rng)
     self._known: dict[tuple[int, str], Any] = {}
+    self._file = options.known and pathlib.Path(options.known)
+    if self._file and self._file.exists():
+      for line in self._file.read_text().splitlines():
+        number, text, *found = json.loads(line)
+        self._known[number, text] = functools.partial(Verdict, *found)
 
   def _draw(
       self, form: str, rng: random.Random) -> tuple[str, tuple[int, ...]]:
@@ -127,18 +139,22 @@ class Expressions(code.Code):
   def submit(self, problem: Problem, text: str, truncated: bool):
     """Starts to judge a response; one that is known is not run again."""
     key = problem.id, text
-    if key in self._known:
-      return self._known[key]
-    started = super().submit(problem, text, truncated)
+    if key not in self._known:
+      self._known[key] = functools.cache(functools.partial(
+          self._judged, key, super().submit(problem, text, truncated)))
+    return self._known[key]
 
-    def finished():
-      verdict = started()
-      # A failure of the sandbox or of a busy machine may not come again.
-      if verdict.valid and verdict.kind != 'timeout':
-        self._known[key] = lambda: verdict
-      return verdict
-
-    return finished
+  def _judged(
+      self, key: tuple[int, str], started: Callable[[], Verdict]) -> Verdict:
+    """Waits for a verdict, and notes it."""
+    verdict = started()
+    # A failure of the sandbox or of a busy machine may not come again.
+    if not verdict.valid or verdict.kind == 'timeout':
+      self._known.pop(key, None)
+    elif self._file:
+      with self._file.open('a') as file:  # a short line is written at once
+        file.write(json.dumps([*key, verdict.reward, verdict.kind]) + '\n')
+    return verdict
 
   def demonstration(self, index: int, *, seed: int) -> tuple[Problem, str]:
     """Returns demonstration `index` of a run, a problem and a response.
@@ -170,7 +186,7 @@ def get_config():
   """Returns the config: the model and the method of ARC-mini's."""
   c = arc_mini.get_config()
   c.task.name = __file__
-  c.steps = 60
+  c.steps = 120
   c.max_prompt = 20
   c.max_response = 14
   c.model.vocab_size = 32

@@ -1,4 +1,4 @@
-"""The comparison of Jackpot's paper on a small task, with more seeds.
+"""Jackpot on two batches of 128 updates on a small task, with more seeds.
 
   python -m benchmarks.claims.jackpot_128 --write
 
@@ -54,8 +54,9 @@ def summary(results: Sequence[tables.Result]) -> str:
   arms = tables.by_arm(results, LABELS)
   said = '; '.join(tables.compared(arms, LABELS, *pair, last)
                    for pair in AGAINST)
-  return (f'with {UPDATES} updates on the rollouts of one policy, and a rate '
-          f'tuned for each arm, held-out pass@1 is: {said}.')
+  return (f'after {jackpot.UPDATES // UPDATES} batches of {UPDATES} updates on '
+          'the rollouts of one policy, with a rate tuned for each arm, '
+          f'held-out pass@1 is: {said}.')
 
 
 def sections(results: Sequence[tables.Result]) -> str:

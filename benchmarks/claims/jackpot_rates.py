@@ -5,8 +5,8 @@
 Trains configs/jackpot/countdown.py with 32 and 128 updates on the rollouts of
 one policy, by clip, no-clip TIS with Jackpot's cap, Jackpot and its expected
 mask, and configs/jackpot/countdown_actor.py with a frozen actor, without a
-correction, by TIS and by Jackpot, at learning rates from 1/27 of the config's
-up. No rate is chosen beforehand.
+correction, by TIS, Jackpot and its expected mask, at learning rates from 1/27
+of the config's up. No rate is chosen beforehand.
 """
 
 import pathlib
@@ -29,13 +29,17 @@ TITLES = {'32': '32 updates on the rollouts of one policy',
           '128': '128 updates on the rollouts of one policy',
           'frozen': 'a frozen actor, which is smaller'}
 LABELS = {**jackpot_128.LABELS, 'none': 'no correction', 'tis': 'TIS'}
-AGAINST = {  # the first ones are in the summary
+TIS = {'32': 'no_clip_tis', '128': 'no_clip_tis', 'frozen': 'tis'}
+AGAINST = {
     **dict.fromkeys(('32', '128'), (
-        ('jackpot', 'clip'), ('jackpot', 'no_clip_tis'),
-        ('no_clip_tis', 'clip'), ('expected', 'jackpot'))),
-    'frozen': (('jackpot', 'tis'), ('jackpot', 'none'))}
-SAID = {'32': 2, '128': 2, 'frozen': 1}  # how many of them
+        ('jackpot', 'no_clip_tis'), ('jackpot', 'clip'),
+        ('no_clip_tis', 'clip'), ('expected', 'jackpot'),
+        ('expected', 'no_clip_tis'))),
+    'frozen': (('jackpot', 'tis'), ('jackpot', 'none'), ('expected', 'tis'))}
 FIGURES = {'best': 'at the best rate', 'area': 'averaged over rates'}
+SAID = {  # how many of these are in the summary
+    '32': {'best': 2, 'area': 1}, '128': {'best': 2, 'area': 1},
+    'frozen': {'best': 1, 'area': 1}}
 
 
 def _arms() -> dict[str, Arm]:
@@ -50,6 +54,8 @@ def _arms() -> dict[str, Arm]:
         'tis': {**jackpot_actor.ARMS['frozen_tis'].fields,
                 'loss.importance_cap': 3.0},
         'jackpot': jackpot_actor.ARMS['frozen_jackpot'].fields,
+        'expected': {**jackpot_actor.ARMS['frozen_jackpot'].fields,
+                     **jackpot_128.FIELDS['expected']},
     } if frozen else {
         name: {**jackpot.of_stale(int(task), UPDATES, EVERY), **own}
         for name, own in jackpot_128.FIELDS.items()}
@@ -74,9 +80,10 @@ def by_rate(results: Sequence[tables.Result], task: str) -> tables.Arms:
   """Returns rows of arms at each seed, with figures over all rates.
 
   A row has lists by rate: 'times', 'pass@1' at the end and 'z_std', the mean
-  standard deviation of the normaliser, where the arm has one. 'best' is pass@1
-  at the arm's rate with the best mean over these seeds; 'area' is the mean of
-  pass@1 over the logarithm of the rate. Seeds that lack a rate are left out.
+  standard deviation of the normaliser, where the arm has one. 'start' is pass@1
+  before training, 'best' at the arm's rate with the best mean over these seeds;
+  'area' is the mean of pass@1 over the logarithm of the rate. Seeds that lack a
+  rate are left out.
   """
   found: dict[str, dict[int, dict[str, tables.Result]]] = {}
   for row in results:
@@ -102,7 +109,7 @@ def _over_rates(
       'seed': seed, 'times': list(TIMES[task]), 'pass@1': values,
       'z_std': [statistics.fmean(row['z_std']) for row in seeds[seed]
                 if row['z_std']],
-      'best': values[best],
+      'start': tables.start()(seeds[seed][0]), 'best': values[best],
       'area': float(np.trapezoid(values, logs) / (logs[-1] - logs[0]))}
           for seed, values in ends.items()]
 
@@ -129,7 +136,7 @@ def summary(results: Sequence[tables.Result]) -> str:
     arms = by_rate(results, task)
     said = '; '.join(f'{words}, ' + '; '.join(
         tables.compared(arms, LABELS, *pair, tables.mean_of(name))
-        for pair in AGAINST[task][:SAID[task]])
+        for pair in AGAINST[task][:SAID[task][name]])
                      for name, words in FIGURES.items())
     parts.append(f'with {title}: {said}')
   return f'held-out pass@1 is, {". ".join(parts).replace(". w", ". W")}.'
@@ -152,20 +159,44 @@ def sections(results: Sequence[tables.Result]) -> str:
              if all(row['z_std'] for row in rows)}, LABELS,
             {name: at(i, 'z_std') for name, i in rates}),
         tables.differences(arms, LABELS, AGAINST[task], figures)]
-  return '\n\n'.join(parts)
+  return '\n\n'.join([*parts, '''## Gain over TIS by the deviation of Z
+
+Slopes of pass@1 minus that of TIS at the same rate against the standard \
+deviation of Z, by least squares within each seed, over the rates at which one \
+of the two ends above the start.''', slopes(results)])
+
+
+def slopes(results: Sequence[tables.Result]) -> str:
+  """Returns the table of the slopes of gains."""
+  lines = []
+  for name, rows in gains(results).items():
+    found = [float(np.polyfit(row['z_std'], row['gain'], 1)[0])
+             for row in rows if len(row['gain']) > 1]
+    if len(found) > 1:
+      lines.append([name, str(len(rows[0]['gain'])),
+                    tables.told(tables.student(found))])
+  return tables.markdown(['', 'rates', 'slope'], lines)
 
 
 def gains(results: Sequence[tables.Result]) -> dict[str, list[dict[str, Any]]]:
-  """Returns the gain of Jackpot over TIS by rate, for each task."""
+  """Returns the gains over TIS by rate, of each task and form of the mask.
+
+  Rates at which both end below the start in the mean are left out: where all
+  is lost there is no gain.
+  """
   found = {}
-  for task in TITLES:
+  for task, title in TITLES.items():
     arms = by_rate(results, task)
-    other = 'tis' if task == 'frozen' else 'no_clip_tis'
-    found[task] = [
-        {'seed': ours['seed'], 'z_std': ours['z_std'],
-         'gain': np.subtract(ours['pass@1'], theirs['pass@1']).tolist()}
-        for ours, theirs in tables.pairs(
-            arms, 'jackpot', other, lambda row: row)]
+    for arm in ('jackpot', 'expected'):
+      rows = tables.pairs(arms, arm, TIS[task], lambda row: row)
+      if not rows:
+        continue
+      ends = np.array([[row['pass@1'] for row in pair] for pair in rows])
+      kept = ends.mean(0).max(0) > np.mean([row['start'] for row, _ in rows])
+      found[f'{LABELS[arm]}, {title}'] = [
+          {'seed': ours['seed'], 'gain': (mine - theirs)[kept].tolist(),
+           'z_std': np.array(ours['z_std'])[kept].tolist()}
+          for (ours, _), (mine, theirs) in zip(rows, ends)]
   return found
 
 
@@ -174,14 +205,18 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
   looks = {'clip': ('C0', '-'), 'no_clip_tis': ('C1', '-'), 'tis': ('C1', '-'),
            'jackpot': ('C2', '-'), 'expected': ('C2', '--'),
            'none': ('C0', '-')}
+  found = gains(results)
+  lines = {f'{LABELS[arm]}, {title}': (f'C{i}', line)
+           for i, title in enumerate(TITLES.values())
+           for arm, line in (('jackpot', '-'), ('expected', '--'))}
   tables.draw(path, [
       *(tables.Panel(by_rate(results, task), 'times', 'pass@1', (
           "rate, times the config's", 'held-out pass@1'), title, looks,
                      {'xscale': 'log'}) for task, title in TITLES.items()),
-      tables.Panel(gains(results), 'z_std', 'gain', (
-          'standard deviation of Z', 'Jackpot minus TIS'), 'all rates', {
-              task: (f'C{i}', ':') for i, task in enumerate(TITLES)})],
-              {**LABELS, **TITLES})
+      tables.Panel(found, 'z_std', 'gain', (
+          'standard deviation of Z', 'pass@1 minus that of TIS'),
+                   'rates that learn', lines)],
+              {**LABELS, **{name: name for name in lines}})
 
 
 CLAIM = runs.Claim(

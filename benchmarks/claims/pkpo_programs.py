@@ -3,9 +3,10 @@
   python -m benchmarks.claims.pkpo_programs --write
 
 Trains benchmarks/claims/expressions.py, whose programs run in the sandbox, with
-k = 1, 4, 8 and 16 = n, and with k = 1 and entropy bonuses; one more arm samples
-from the warm start without training. All have the same steps and numbers of
-samples.
+k = 1, 4, 8 and 16 = n, and with k = 1 and entropy bonuses, each of which has a
+learning rate of its own: that of k = 1 is where it loses least, and a bonus has
+little to do there. One more arm samples from the warm start without training.
+All have the same steps and numbers of samples.
 """
 
 import pathlib
@@ -19,7 +20,7 @@ from benchmarks.claims.tables import mean_of
 
 CONFIG = 'benchmarks/claims/expressions.py'
 SAMPLES = 16  # responses to each held-out problem
-BONUSES = '.01', '.03', '.1'
+BONUSES = '.03', '.1', '.3'
 LABELS = {
     'frozen': 'not trained', '1': 'k=1', '4': 'k=4', '8': 'k=8',
     '16': 'k=16=n',
@@ -35,13 +36,20 @@ ARMS = {
     **{k: Arm({'pkpo.k': int(k)}, rate='8' if k == '4' else k)
        for k in ('1', '4', '8', '16')},
     **{f'bonus {bonus}': Arm(
-        {'pkpo.k': 1, 'loss.entropy_bonus': float(bonus)}, rate='1')
+        {'pkpo.k': 1, 'loss.entropy_bonus': float(bonus)},
+        rate=f'bonus {bonus}')
        for bonus in BONUSES}}
 
 
-def measure(*arm: Any) -> dict[str, Any]:
+def measure(
+    config: str, name: str, folder: pathlib.Path, fields: dict[str, Any],
+) -> dict[str, Any]:
   """Trains and evaluates an arm; see `runs.Claim`."""
-  return pkpo_arc.measured(*arm, hard=expressions.HARD, samples=SAMPLES)
+  # All seeds have the same problems.
+  known = str(folder / 'verdicts.jsonl')
+  return pkpo_arc.measured(
+      config, name, folder, {**fields, 'task.known': known},
+      hard=expressions.HARD, samples=SAMPLES)
 
 
 def about(results: Sequence[tables.Result]) -> str:
@@ -68,16 +76,11 @@ def best_bonus(arms: tables.Arms, figure: tables.Figure) -> str:
 
 def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
-  arms = tables.by_arm(results, LABELS)
-  said = []
-  for name in ('best of 8', 'pass@8', 'pass@1'):
-    figure = FIGURES[name]
-    others = ['1', best_bonus(arms, figure), '16', 'frozen']
-    said.append(f'{name}: ' + '; '.join(
-        tables.compared(arms, LABELS, '8', other, figure)
-        for other in others[:2 if name == 'pass@1' else 4]
-        if {'8', other} <= arms.keys()))
-  return f'held-out {". ".join(said)}.'
+  arms, figure = tables.by_arm(results, LABELS), FIGURES['best of 8']
+  return 'held-out best of 8: ' + '; '.join(
+      tables.compared(arms, LABELS, '8', other, figure)
+      for other in ('1', best_bonus(arms, figure), '16', 'frozen')
+      if {'8', other} <= arms.keys()) + '.'
 
 
 def sections(results: Sequence[tables.Result]) -> str:

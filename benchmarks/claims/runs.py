@@ -34,6 +34,8 @@ RESULTS = ROOT / 'benchmarks/results/claims'
 
 TUNING_SEEDS = 0, 1
 FIRST = 10
+# Seeds whose runs alternate: runs side by side make a warm start each.
+TOGETHER = 2
 RATES = 1 / 3, 1, 3
 FURTHER = (1 / 9, 1 / 27), (9, 27)  # below and above RATES
 RATE = 'optimizer.learning_rate'
@@ -48,11 +50,13 @@ class Arm(NamedTuple):
     rate: arm whose chosen learning rate it has, itself for one that is tuned;
       '' for the rate of its config.
     seeds: that count, if not all of the claim.
+    tuning: seeds on which its learning rate is chosen.
   """
   fields: Mapping[str, Any] = {}
   config: str = ''
   rate: str = ''
   seeds: Sequence[int] | None = None
+  tuning: Sequence[int] = TUNING_SEEDS
 
 
 class Claim(NamedTuple):
@@ -122,9 +126,19 @@ class Run(NamedTuple):
 
 def tuning_runs(claim: Claim) -> list[Run]:
   """Returns the runs on which learning rates are chosen."""
-  return [Run(arm, seed, factor) for seed in TUNING_SEEDS
-          for arm, made in claim.arms.items() if made.rate == arm
-          for factor in RATES]
+  return _in_turn({
+      arm: (made.tuning, RATES) for arm, made in claim.arms.items()
+      if made.rate == arm})
+
+
+def _in_turn(
+    made: Mapping[str, tuple[Sequence[int], Sequence[float | None]]],
+) -> list[Run]:
+  """Returns the runs of arms with their seeds and factors, in their order."""
+  seeds = sorted({seed for own, _ in made.values() for seed in own})
+  return [Run(arm, seed, factor) for i in range(0, len(seeds), TOGETHER)
+          for arm, (own, factors) in made.items() for factor in factors
+          for seed in seeds[i:i + TOGETHER] if seed in own]
 
 
 def further_runs(
@@ -132,15 +146,13 @@ def further_runs(
   """Returns the tuning runs beyond an end of RATES that is the best."""
   beyond = dict(zip((RATES[0], RATES[-1]), FURTHER))
   best = choose(claim, [pair for pair in tried if pair[0].factor in RATES])
-  return [Run(arm, seed, further) for seed in TUNING_SEEDS
-          for arm, factor in best.items()
-          for further in beyond.get(factor, ())]
+  return _in_turn({arm: (claim.arms[arm].tuning, beyond.get(factor, ()))
+                   for arm, factor in best.items()})
 
 
 def counted_runs(claim: Claim) -> list[Run]:
-  """Returns the runs that count, seed by seed."""
-  return [Run(arm, seed) for seed in claim.seeds for arm in claim.arms
-          if seed in claim.seeds_of(arm)]
+  """Returns the runs that count."""
+  return _in_turn({arm: (claim.seeds_of(arm), (None,)) for arm in claim.arms})
 
 
 def choose(
@@ -407,9 +419,18 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
   head = [f'{factor:.3g} times the rate' for factor in rates]
   return (f'{text} Learning rates, in bold, were chosen on seeds '
-          f'{" and ".join(map(str, TUNING_SEEDS))}, by the figure at the end '
+          f'{_seeds(claim, tried)}, by the figure at the end '
           f'on the same held-out problems; some arms inherit one.{edge}\n\n'
           + markdown(['', *head, 'inherited by'], lines) + '\n')
+
+
+def _seeds(
+    claim: Claim, tried: Sequence[tuple[Run, tables.Result]]) -> str:
+  """Says the seeds on which learning rates were chosen."""
+  by = {tuple(claim.arms[run.arm].tuning) for run, _ in tried}
+  said = [' and '.join(map(str, seeds)) if len(seeds) < 3 else
+          f'{seeds[0]} to {seeds[-1]}' for seeds in sorted(by)]
+  return ', or '.join(said)
 
 
 def said(claim: Claim, rows: Sequence[tables.Result]) -> str:

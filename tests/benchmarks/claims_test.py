@@ -280,7 +280,7 @@ def test_two_more_rates_are_tried_beyond_an_end_that_is_best(
   first = found(runs.tuning_runs(claim))
   more = runs.further_runs(claim, first)
   assert [(run.seed, run.factor) for run in more] == [
-      (seed, factor) for seed in runs.TUNING_SEEDS for factor in tried]
+      (seed, factor) for factor in tried for seed in runs.TUNING_SEEDS]
   # Of equal factors the first.
   assert runs.choose(claim, first + found(more)) == {'base': best}
 
@@ -305,7 +305,7 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   rows = [json.loads((where / f'{name}.json').read_text())
           for _, name, _ in seen]
   assert [row.get('factor') for row in rows] == (
-      [*runs.RATES] * 2 + [9, 27] * 2 + [None])
+      [1 / 3, 1 / 3, 1, 1, 3, 3, 9, 9, 27, 27, None])
   assert rows[-1]['seed'] == 10 and rows[-1]['arm'] == 'base'
   assert rows[-1]['rate'] == rows[-1]['x'] == max(row['x'] for row in rows)
   text = runs._tuned(claim, rows)
@@ -324,6 +324,20 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
       tuning + more, where)
 
 
+def test_a_few_seeds_take_turns_and_an_arm_may_have_more_for_its_rate():
+  """Seeds of runs that are side by side differ: each has a warm start."""
+  claim = claim_of(arms={
+      'base': runs.Arm(rate='base', tuning=range(3)),
+      'other': runs.Arm(rate='other', seeds=(11, 12))}, seeds=(10, 11, 12))
+  named = lambda made: ' '.join(f'{run.arm[0]}{run.seed}' for run in made)
+  assert named(runs.counted_runs(claim)) == 'b10 b11 o11 b12 o12'
+  tuning = runs.tuning_runs(claim)
+  assert named(tuning) == ' '.join(['b0 b1'] * 3 + ['o0 o1'] * 3 + ['b2'] * 3)
+  assert [run.factor for run in tuning[:4]] == [1 / 3, 1 / 3, 1, 1]
+  tried = [(run, {'x': run.factor == 1}) for run in tuning]
+  assert runs._seeds(claim, tried) == '0 and 1, or 0 to 2'
+
+
 def test_no_run_begins_after_one_failed(tmp_path):
   made = [runs.Run('a', seed) for seed in range(64)]
   with pytest.raises(RuntimeError, match='a,[0-9]+ failed; see its output'):
@@ -338,6 +352,7 @@ def test_seeds_that_count_are_none_that_settings_are_chosen_on(name):
   assert min(claim.seeds) >= runs.FIRST > max(runs.TUNING_SEEDS)
   for arm, made in claim.arms.items():
     assert not made.rate or claim.arms[made.rate].rate == made.rate, arm
+    assert max(made.tuning) < runs.FIRST
     assert claim.row_of(arm, 10).keys() == {*claim.keys, 'seed'}
   assert {(run.arm, run.seed) for run in runs.counted_runs(claim)} == {
       (arm, seed) for arm in claim.arms for seed in claim.seeds_of(arm)}

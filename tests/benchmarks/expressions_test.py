@@ -72,6 +72,25 @@ def test_a_response_is_judged_once(task, monkeypatch):
   assert calls == ['1', '2', '3', '2', '3', '2', '3', '1']
 
 
+def test_equal_responses_of_a_step_run_once_and_runs_share_verdicts(
+    tmp_path, monkeypatch):
+  calls = []
+
+  def submit(self, problem, text, truncated):
+    calls.append(text)
+    return lambda: Verdict(.5, 'wrong') if text == '1' else (
+        Verdict(0.0, 'error', False))
+
+  monkeypatch.setattr(expressions.code.Code, 'submit', submit)
+  options = expressions.Options(known=str(tmp_path / 'known.jsonl'))
+  for again in False, True:
+    task = expressions.create(options=options)
+    problem, calls[:] = task.train[0], []
+    waits = [task.submit(problem, text, False) for text in '12112']
+    assert [wait().reward for wait in waits] == [.5, 0, .5, .5, 0]
+    assert calls == (['2'] if again else ['1', '2'])
+
+
 @bubblewrap.NEEDED
 def test_the_reward_is_the_share_of_tests(task):
   problem = next(p for p in task.train if p.kind == 'cap')
