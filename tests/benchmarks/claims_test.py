@@ -10,7 +10,14 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import __main__ as all_claims
-from benchmarks.claims import jackpot_rates, readme, runs, speed, tables
+from benchmarks.claims import (
+  jackpot_rates,
+  readme,
+  runs,
+  speed,
+  speed_real,
+  tables,
+)
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.prepare import stages
 from tests.helpers.devices import ROOT
@@ -192,6 +199,30 @@ def test_figures_at_equal_samples():
   assert at(arms['b'][0]) == pytest.approx(.45)
   # Halfway from the mean of (0, .3) to that of (0, .3, .6).
   assert at(arms['a'][0]) == pytest.approx((.15 + .3) / 2)
+
+
+def test_what_a_mean_reward_takes():
+  """A window of 8 steps; from step 9 on, rewards are 1."""
+  row = lambda arm, cost: {
+      'arm': arm, 'seed': 13, 'reward': [0.0] * 8 + [1.0] * 4,
+      'gflops': [cost * (i + 1) for i in range(12)]}
+  ours, theirs = row('speed', 1), row('rloo', 3)
+  np.testing.assert_allclose(
+      speed_real.smooth(ours), [0] * 8 + [1 / 8, 2 / 8, 3 / 8, 4 / 8])
+  at = lambda target, **more: speed_real.to_target('gflops', target, **more)
+  assert at(.2)(ours) == 10 and at(.2)(theirs) == 30
+  assert at(.6)(ours) is None and at(.6, least=True)(theirs) == 36
+  # A reward of the first step alone is no mean of eight.
+  early = {**ours, 'reward': [1.0] + [0.0] * 11}
+  assert at(.2)(early) is None
+  # Up to 12 GFLOP: four of twelve steps, and none of four.
+  figure = speed_real.mean_until_equal(
+      {'speed': [ours], 'rloo': [theirs]}, 'gflops')
+  assert figure(ours) == pytest.approx(1 / 3) and figure(theirs) == 0
+  half = {**ours, 'gflops': [2.5 * (i + 1) for i in range(12)]}
+  figure = speed_real.mean_until_equal(
+      {'speed': [half], 'rloo': [{**ours, 'gflops': [21.25]}]}, 'gflops')
+  assert figure(half) == pytest.approx(1.25 / 21.25)  # half of step 9
 
 
 def test_an_arm_has_one_best_rate():
