@@ -15,7 +15,7 @@ from jaxrl_llm import checkpoint, evaluate, export, train
 from jaxrl_llm.evaluation import estimators, heldout
 from jaxrl_llm.loop import state as state_lib
 from jaxrl_llm.prepare import build, start_weights
-from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards import Verdict, VerifierError
 from jaxrl_llm.tasks import Problem
 from tests.evaluation.page_test import data
 from tests.helpers import tiny
@@ -63,6 +63,26 @@ def test_heldout_is_what_sampling_by_hand_gives(parts):
   # The greedy responses are of temperature 0: all the same for a problem.
   greedy = watched.rollouts[-1]
   assert (greedy.logprobs[:, 0] == 0).all()
+
+
+def test_a_verifier_that_fails_on_heldout_problems_is_named(parts, caplog):
+  failing = {p.id for p in parts.task.heldout}
+
+  def verify(problem, text, truncated):
+    if problem.id in failing:
+      raise RuntimeError('no such key')
+    return Verdict(1.0, 'right')
+
+  watched = tiny.watch(parts, verify)
+  _, _, weights = tiny.begin(parts)
+  with pytest.raises(VerifierError, match='(?s)failed on all.*no such key'):
+    heldout.evaluate(watched.parts, weights)
+  heldout.evaluate(watched.parts, weights, step=3)  # a run has begun
+  said = 'failed on {} of 24 responses to held-out problems, which are left'
+  assert said.format(24) in caplog.text
+  failing.pop()
+  heldout.evaluate(watched.parts, weights)
+  assert said.format(20) in caplog.text and 'no such key' in caplog.text
 
 
 def of_files(task):

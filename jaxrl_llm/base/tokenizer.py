@@ -269,6 +269,12 @@ class ModelTokenizer:
     for message in messages:
       if message['role'] == 'system' and message['content'].strip() not in text:
         raise ValueError(self._no_system('it leaves it out'))
+    user = next(
+        (m['content'] for m in reversed(messages) if m['role'] == 'user'), '')
+    if ''.join(user.split()) not in ''.join(text.split()):
+      raise ValueError(
+          f'The chat template of {self.folder} leaves out the text of the '
+          'user: correct it, or set config.task.template to another format.')
     return text
 
   def _chat_fault(

@@ -11,6 +11,7 @@ from jaxrl_llm.config.nested import current, Flat, flatten
 from jaxrl_llm.config.sections import MODELS
 from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
+from jaxrl_llm.learner.options import POLICY
 
 
 def affecting(config: ConfigDict, *what: str) -> Flat:
@@ -36,6 +37,13 @@ def fingerprint(values: Mapping[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_OTHERS = {
+    'contents.problems': 'the training problems were others', **{
+        f'contents.{"model" if player == POLICY else player}':
+        f'the files of {section}.hf were others'
+        for player, section in MODELS.items()}}
+
+
 def difference(
     old: ConfigDict | Mapping[str, Any], new: ConfigDict | Mapping[str, Any],
     only: Sequence[str] = ()) -> dict[str, str]:
@@ -49,7 +57,8 @@ def difference(
     only: fields and sections to compare; () is all.
 
   Returns:
-    Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'.
+    Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'. For digests of
+    files it says of what.
   """
   a, b = current(old), flatten(new)
   for flat in (a, b):
@@ -61,8 +70,9 @@ def difference(
       a[kind] = b[kind]
   missing, within = object(), tuple(f'{name}.' for name in only)
   return {
-      name: f'{name}: {to_text(a.get(name, "-"))} -> '
-            f'{to_text(b.get(name, "-"))}'
+      name: _OTHERS.get(name) or (
+          f'{name}: {to_text(a.get(name, "-"))} -> '
+          f'{to_text(b.get(name, "-"))}')
       for name in dict.fromkeys([*a, *b])
       if a.get(name, missing) != b.get(name, missing)
       and (not only or f'{name}.'.startswith(within))}

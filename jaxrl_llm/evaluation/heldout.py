@@ -1,11 +1,13 @@
 """Evaluation on the held-out problems during training."""
 
 import collections
+import logging
 from typing import Any, Sequence
 
 from ml_collections import ConfigDict
 import numpy as np
 
+from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm import tasks
 from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import estimators, responses
@@ -38,17 +40,49 @@ def solve(
     [P, N] float rewards, NaN where verification failed; [P, N] answers, texts;
     and the rewards [P, N] of each of several functions, by its name.
   """
-  score = np.zeros((len(problems), samples))
+  score, failed = np.zeros((len(problems), samples)), []
+  failures = 0
   answers = np.full(score.shape, '', object)
   rewards = collections.defaultdict(lambda: np.full(score.shape, np.nan))
   for call in responses.draw(
       parts, responses.ResponseSource(params, sampling, NOISE, step), problems,
       [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
+    if 'error' in call.judged.kind:
+      failed.append(call)
+      failures += call.judged.kind.count('error')
     for name, values in call.judged.rewards.items():
       rewards[name][call.problem, call.sample] = values
     answers[call.problem, call.sample] = np.array(call.judged.answer, object)
+  if failed:
+    _warn_of_failures(failed[0], failures, score.size, step)
   return score, answers, {**rewards}
+
+
+def _warn_of_failures(
+    call: responses.JudgedCall, failures: int, count: int, step: int) -> None:
+  """Warns of responses to held-out problems on which the verifier failed.
+
+  Args:
+    call: the first with one.
+    failures: their number.
+    count: responses.
+    step: steps of the run before.
+
+  Raises:
+    VerifierError: these are all responses before the first step; in every
+      process.
+  """
+  verdicts = call.judged.verdicts  # of those judged in this process
+  if failures == count and not step:
+    rewards_lib.check_step(verdicts, call.responses.texts)
+    raise rewards_lib.VerifierError(
+        f'The verifier failed on all {count} responses to held-out problems; '
+        'other processes say why: correct the verifier.')
+  said = [v.blame or v.detail for v in verdicts if v.kind == 'error']
+  logging.warning(
+      'The verifier failed on %d of %d responses to held-out problems, which '
+      'are left out%s.', failures, count, f': {said[0]}' if said else '')
 
 
 def evaluate(

@@ -370,6 +370,7 @@ def _update(
         rows_lib.plan(parts, table, part, trained), fixed.loss,
         fixed.frozen[POLICY], others)
     result = jax.device_get(result)
+    trained &= result['skipped_in_row'] == 0  # else its facts may not be finite
     for name, values in result.pop('rows', {}).items():
       facts[name][part[trained]] = values[trained]
     metrics.append(result)
@@ -383,13 +384,12 @@ def _minibatch(
     rows: np.ndarray) -> LearnerBatch:
   """Makes the rows of a mini-batch that this process's devices hold."""
   mine = rows[parts.processes.positions(len(rows))]
-  stages, facts = parts.stages, table.at(mine)
-  needed = stages.needs.updated
+  needed, facts = parts.stages.needs.updated, table.at(mine)
   further = {name: x for name, x in facts.columns.items()
              if name in needed and name not in tokens.declared}
   if 'identity' in needed:  # it seeds the rejection's draws
     further['identity'] = np.stack([
-        np.full(len(mine), stages.settings.seed), facts.group, facts.sample],
-                                   1).astype(np.uint32)
+        np.full(len(mine), parts.stages.settings.seed), facts.group,
+        facts.sample], 1).astype(np.uint32)
   return rows_lib.learner_batch(
       tokens, mine, facts.advantage, facts.trained, **further)

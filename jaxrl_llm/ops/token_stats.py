@@ -442,7 +442,8 @@ def token_stats(
   def stats(tokens):
     hidden, targets, ids, heat = jax.tree.map(
         lambda x: _gathered(x, split), tokens)
-    heat = heat[:, None] if each else temperature
+    # Chunks that the tokens do not fill have a temperature of 0 there.
+    heat = jnp.where(heat > 0, heat, 1.0)[:, None] if each else temperature
     logits, of_student, of_other, of_teacher = (
         x if x is None else _tempered(x, model.unembed, model.softcap, heat)
         for x, model in zip(hidden, models))

@@ -257,15 +257,18 @@ def _invert(masses, target):
 
   Returns:
     [S] int32, the first index whose cumulative mass exceeds the target, always
-    of an entry with mass even if rounding leaves the total below the target;
-    and [S], the rest of the target within this entry.
+    of an entry with mass even if rounding leaves the total below the target,
+    then the one at which it is reached; and [S], the rest of the target within
+    this entry.
   """
   n = masses.shape[-1]
   total = jnp.cumsum(masses, -1)
   index = jnp.arange(n)
   passed = (total > target[:, None]) & (masses > 0)
   first = jnp.min(jnp.where(passed, index, n), -1)
-  last = jnp.max(jnp.where(masses > 0, index, 0), -1)
+  # Entries behind it are so small that they are lost in the sum.
+  reached = jnp.argmax(total >= total[:, -1:], -1)[:, None]
+  last = jnp.max(jnp.where((masses > 0) & (index <= reached), index, 0), -1)
   at = jnp.minimum(first, last)
   before = jnp.take_along_axis(total - masses, at[:, None], -1)[:, 0]
   return at.astype(jnp.int32), target - before

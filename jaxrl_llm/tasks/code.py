@@ -20,7 +20,7 @@ import warnings
 import zlib
 
 from jaxrl_llm import answers
-from jaxrl_llm.base import own_code
+from jaxrl_llm.base import own_code, plain
 from jaxrl_llm.rewards import code, sandbox, Verdict
 from jaxrl_llm.rewards.pool import Pool, Pooled
 from jaxrl_llm.tasks import Problem, problem_files, sets, templates
@@ -139,24 +139,34 @@ def parse(row: Mapping[str, Any], shown_tests: int) -> tuple[str, Checks]:
   if 'cases' in row:
     cases = _list(row, 'cases')
     try:
-      pairs = tuple((str(c['input']), str(c['output'])) for c in cases)
+      pairs = tuple((c['input'], c['output']) for c in cases)
     except (KeyError, TypeError):
+      pairs = ((None, None),)
+    if not all(isinstance(x, (str, int, float)) for x in sum(pairs, ())):
       raise ValueError(
-          "'cases' must be a list of objects with input and output.") from None
+          "'cases' must be a list of objects with input and output, texts or "
+          'numbers.')
+    pairs = tuple((str(given), str(output)) for given, output in pairs)
     return _WRITE.replace('{text}', _text(row, 'problem')), Checks(
         cases=pairs, answer=str(row.get('solution') or ''))
   mbpp = 'test_list' in row
   tests = _list(row, 'test_list' if mbpp else 'tests')
+  for number, test in enumerate(tests, 1):
+    if fault := _fault(test):
+      raise ValueError(f'test {number} is {plain.shown(test)}, {fault}')
   solution = str(row.get('code' if mbpp else 'solution') or '')
-  setup = [*(row.get('test_imports') or ()),
-           str(row.get('test_setup_code' if mbpp else 'setup') or '')]
+  setup = row.get('test_setup_code' if mbpp else 'setup') or ''
+  setup = [*(row.get('test_imports') or ()), *(
+      [setup] if isinstance(setup, str) else setup)]
+  if fault := next(filter(None, map(_unread, setup)), ''):
+    raise ValueError(f'the statements before the tests are {fault}')
   entry = str(row.get('entry_point') or '')
   text = _WRITE.replace('{text}', _text(
       row, 'problem' if not mbpp else 'text' if 'text' in row else 'prompt'))
   if shown := tests[:shown_tests]:
-    text += _TESTS + '\n'.join(map(str, shown))
+    text += _TESTS + '\n'.join(shown)
   return text, Checks(
-      tuple(map(str, tests)), '\n'.join(setup),
+      tuple(tests), '\n'.join(setup),
       (entry,) if entry else _tested(solution, tests), answer=solution)
 
 
@@ -175,6 +185,30 @@ def _list(row: Mapping[str, Any], name: str) -> list[Any]:
   if not isinstance(value, (list, tuple)) or not len(value):
     raise ValueError(f'field {name!r} is missing, empty or no list of tests.')
   return list(value)
+
+
+def _unread(text: Any) -> str:
+  """Says why a text is no Python; '' if it is some."""
+  if not isinstance(text, str):
+    return 'no text: write Python statements; input and output are of `cases`.'
+  try:
+    with warnings.catch_warnings(action='ignore'):  # escapes such as '\\w'
+      ast.parse(text)
+  except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    return f'no Python ({plain.shown(str(error))}): correct it.'
+  return ''
+
+
+def _fault(test: Any) -> str:
+  """Says why a test can judge no program; '' if it can."""
+  if fault := _unread(test):
+    return fault
+  with warnings.catch_warnings(action='ignore'):
+    lines = ast.parse(test).body
+  # A comparison whose value nobody reads.
+  return '' if any(
+      not isinstance(line, ast.Expr) or isinstance(line.value, ast.Call)
+      for line in lines) else 'which cannot fail: begin it with assert.'
 
 
 def _tested(solution: str, tests: Sequence[str]) -> tuple[str, ...]:

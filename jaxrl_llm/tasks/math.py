@@ -282,7 +282,8 @@ class Rewarded(Problems):
   def __init__(self, options: Options, tokenizer):
     self.rewards = own_reward.Rewards(options.reward, options.reward_weights)
     super().__init__(options, tokenizer)
-    self.rewards.declare(p.info for p in (*self.train, *self.heldout))
+    for problems in self.train, self.heldout:  # each has files of its own
+      self.rewards.declare(p.info for p in problems)
 
   def judge(
       self, problems: Sequence[Problem], texts: Sequence[str],

@@ -213,15 +213,16 @@ class Rewards:
     self._columns: dict[str, None] = {}
 
   def declare(self, rows: Iterable[ProblemRow]) -> None:
-    """Notes the columns of the problem files.
+    """Notes the columns of problem files.
 
     Raises:
       ValueError: a function needs a column that no row has.
     """
     rows = list(rows)
-    self._columns.update(dict.fromkeys(c for row in rows for c in row.columns))
+    columns = dict.fromkeys(c for row in rows for c in row.columns)
+    self._columns.update(columns)
     for function in self.functions if rows else ():
-      function.check(self._columns)
+      function.check(columns)
 
   def judge(
       self, rows: Sequence[ProblemRow], completions: Sequence[str],

@@ -191,7 +191,9 @@ def _json(path: pathlib.Path, name: str) -> Iterator[tuple[str, Row]]:
     raise ValueError(f'{name} cannot be read ({error}).') from None
   found = _parsed(text)
   if isinstance(found, Exception):
-    raise ValueError(f'{name}: not valid JSON ({found}).')
+    lines = ': name it FILE.jsonl if each line is an object' * (
+        str(found).startswith('Extra data'))
+    raise ValueError(f'{name}: not valid JSON ({found}){lines}.')
   if not isinstance(found, list):
     raise ValueError(f'{name} must contain a list of problems.')
   for i, row in enumerate(found, 1):

@@ -17,7 +17,7 @@ the template writes before every answer. What is learned ends with a stop token.
 
 import json
 import os
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
 import numpy as np
@@ -176,8 +176,9 @@ def _text_of(
     return '', start + text('text').removeprefix(start), False
   try:
     field, asked = rows.problem(row, getattr(options, 'problem', ''))
-    name = 'solution' if rows.lookup(row, 'solution') else rows.answer(
-        row, getattr(options, 'answer', 'answer'))
+    given = getattr(options, 'answer', 'answer')
+    name = 'solution' if given == 'answer' and rows.lookup(
+        row, 'solution') else rows.answer(row, given)
     solution = rows.text(row, name)
   except ValueError as error:
     raise ValueError(f'{error} A row to learn has {_FORMS}.') from None
@@ -220,12 +221,14 @@ def _conversation(
   """
   if not hasattr(tokenizer, 'conversation'):
     raise ValueError('messages need a model with a chat format: set model.hf.')
-  answers = [i for i, message in enumerate(messages)
-             if i >= first and message['role'] == 'assistant']
+  turns = [i for i, message in enumerate(messages)
+           if i >= first and message['role'] == 'assistant']
+  answers = [i for i in turns if _weighted(messages[i], i + 1)]
   if not answers:
     raise ValueError('there is no message of the role assistant to learn.')
   if last:
-    answers, messages = answers[-1:], messages[:answers[-1] + 1]
+    turns = answers = answers[-1:]
+    messages = messages[:answers[-1] + 1]
   marked = tokenizer.marked(messages, tools)
   text = tokenizer.conversation(messages, tools)
   templates.refuse_left_out(
@@ -236,6 +239,10 @@ def _conversation(
         'leave out the field.')
   if marked:
     ids, learned = marked[0], np.array(marked[1], bool)
+    _refuse_cut(messages[:answers[-1] + 1], tokenizer, tools, '')
+    for i in {*turns} - {*answers}:
+      learned[slice(*(_common(ids, tokenizer.encode(tokenizer.conversation(
+          messages[:n], tools))) for n in (i, i + 1)))] = False
     if last or first:
       learned[:_common(ids, tokenizer.encode(tokenizer.conversation(
           messages[:answers[0]], tools, prompt=True)))] = False
@@ -246,6 +253,39 @@ def _conversation(
   begin = max(np.flatnonzero(~learned), default=-1) + 1
   goes_on = answers[-1] + 1 < len(messages)
   return ids, learned, [*tokenizer.stop_ids] if goes_on else ids[begin:]
+
+
+def _weighted(message: Mapping[str, Any], number: int) -> bool:
+  """Returns whether an answer is learned: `weight` 0 or `train` false mask it.
+  """
+  found = [message.get(name, 1) for name in ('weight', 'train')]
+  if not all(value in (0, 1) for value in found):
+    raise ValueError(
+        f'message {number} has the weight {plain.shown(found)}: only 0 and 1 '
+        'are taken.')
+  return all(found)
+
+
+def _refuse_cut(messages, tokenizer, tools, text: str) -> None:
+  """Raises ValueError if the chat markup cuts a part out of the last message.
+
+  Args:
+    messages, tokenizer, tools: those of `_conversation`.
+    text: that the markup makes of them; '' if it is not known.
+  """
+  *before, message = messages
+  text = text or tokenizer.conversation(messages, tools)
+  for name in ('reasoning_content', 'reasoning', 'thinking'):
+    if message.get(name) and text == tokenizer.conversation(
+        [*before, {**message, name: 'other'}], tools):
+      raise ValueError(
+          f'the chat template leaves out {name!r} of message {len(messages)}: '
+          'write it into its content, or remove it.')
+  if ''.join(message['content'].split()) not in ''.join(text.split()):
+    raise ValueError(
+        f'the chat template leaves out a part of message {len(messages)}, such '
+        'as its reasoning: correct the template, or write the row as texts, '
+        'prompt and completion.')
 
 
 def _added(
@@ -264,6 +304,7 @@ def _added(
           f'the chat template writes message {i + 1} in another way once '
           'others follow, such as without its reasoning: set sft.turns=last, '
           'or give the template generation marks.')
+    _refuse_cut(messages[:i + 1], tokenizer, tools, after)
     yield begun, after
 
 

@@ -232,6 +232,12 @@ def test_a_chat_format_that_takes_no_system_message(tmp_path, chat, reason):
                        'first message of the user.') and '\n' not in said
 
 
+def test_a_chat_format_without_the_text_of_the_user(tmp_path):
+  bpe(tmp_path, chat=CHAT.replace('{{ m.content }}', '{{ m.text }}'))
+  with pytest.raises(ValueError, match='leaves out the text of the user: corr'):
+    ModelTokenizer(tmp_path).chat('1+1?')
+
+
 def test_a_model_without_chats_says_so(tmp_path):
   bpe(tmp_path, chat=None)
   with pytest.raises(ValueError, match='no format for chats: set config.task'):

@@ -240,6 +240,23 @@ def test_a_batch_without_tokens_leaves_the_calibration():
   assert metrics['obrs_empty'] == 0 == metrics['tokens']
 
 
+def test_a_skipped_update_leaves_the_calibration():
+  """One behaviour that is not a number, between good batches."""
+  learner, good = _learner(), _batch()
+  behaviour = good.behaviour_logprobs.copy()
+  behaviour[tuple(np.argwhere(good.mask)[0])] = np.nan
+  state, skipped = learner.init(jax.device_put(_params(0))), []
+  for batch in good, good.replace(behaviour_logprobs=behaviour), good:
+    before = jax.device_get(state.calibration)
+    state, metrics = _update(learner, state, batch, {})
+    skipped.append(int(metrics['skipped']))
+    assert np.isfinite(jax.tree.leaves(state.calibration)).all()
+    if len(skipped) == 2:
+      assert state.calibration.alpha == before.alpha
+    state = jax.device_put(state)
+  assert skipped == [0, 1, 1]
+
+
 def test_rows_of_a_skipped_update_get_other_noise():
   """Else they would come back with the same tokens left out."""
   learner, kept = _learner(), []

@@ -427,3 +427,24 @@ def test_split_vocabulary(case):
   # much on the way back.
   assert max(differences.values()) < rounding(
       2 * D, 2 * 48, 72, 6 * FUNCTION), differences
+
+
+@pytest.mark.parametrize('chunk', [4, 5, 6])
+def test_temperatures_of_tokens_have_no_gradient_where_a_chunk_is_not_full(
+    chunk):
+  """Eleven tokens in chunks of 4, 5 and 6: the last one is padded."""
+  rng = np.random.default_rng(0)
+  hidden, unembed = (
+      jnp.asarray(rng.normal(size=shape), jnp.float32)
+      for shape in ((1, 11, 4), (10, 4)))
+  targets = jnp.asarray(rng.integers(0, 10, (1, 11)))
+
+  def total(unembed, heat, chunk):
+    return token_stats(
+        Head(hidden, unembed), targets, temperature=heat, chunk=chunk,
+        needed=jnp.ones((1, 11), bool)).logprobs.sum()
+
+  got = jax.grad(total)(unembed, jnp.full((1, 11), .7), chunk)
+  want = jax.grad(total)(unembed, .7, None)
+  # Sums of eleven float32 terms of order 1.
+  np.testing.assert_allclose(got, want, atol=1e-5)

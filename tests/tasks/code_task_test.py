@@ -134,6 +134,13 @@ def test_prompts(make):
   assert 'assert' not in task.train[0].prompt
 
 
+def test_statements_before_the_tests_may_be_a_list(make):
+  listed = make({**PLAIN, 'setup': ['import math', 'x = 1']})
+  assert listed.train[0].info.setup == 'import math\nx = 1'
+  called = make({**PLAIN, 'tests': ['check(double)', 'x = 1\nassert x']})
+  assert len(called.train[0].info.tests) == 2
+
+
 def test_rows_by_id(make):
   other = {**MBPP, 'task_id': 7, 'text': 'Another.'}
   assert [p.text for p in make(MBPP, other, ids='601-974').train] == [
@@ -147,7 +154,17 @@ def test_rows_by_id(make):
 @pytest.mark.parametrize('row, said', [
     ({'problem': 'x'}, "field 'tests' is missing"),
     ({'problem': 'x', 'tests': []}, "field 'tests' is missing, empty"),
-    ({'tests': ['1']}, "field 'problem' is missing"),
+    ({'tests': ['assert f()']}, "field 'problem' is missing"),
+    ({'problem': 'x', 'tests': [{'input': '1', 'output': '2'}]},
+     "test 1 is {'input'.* no text: .* are of `cases`"),
+    ({'problem': 'x', 'tests': ['assert f(1)', 'f(1) == 2']},
+     "test 2 is .*, which cannot fail: begin it with assert"),
+    ({'problem': 'x', 'tests': ['']}, 'which cannot fail'),
+    ({'problem': 'x', 'tests': ['assert f(']}, 'no Python .*: correct it'),
+    ({**PLAIN, 'setup': ['import math', 3]}, 'before the tests are no text'),
+    ({**PLAIN, 'setup': 'import'}, 'before the tests are no Python'),
+    ({'problem': 'x', 'cases': [{'input': ['1'], 'output': 3}]},
+     'texts or numbers'),
     ({**HUMANEVAL, 'prompt': 3}, "field 'prompt' is missing"),
     ({'problem': 'x', 'cases': [{'input': 1}]}, 'input and output')])
 def test_bad_rows(make, row, said):

@@ -120,6 +120,12 @@ def test_a_bad_line_is_named(tmp_path, name):
   assert refused(packed, match).startswith(f'{packed}, line 3: ')
 
 
+def test_lines_in_a_file_of_the_other_name(tmp_path):
+  path = write(tmp_path / 'a.json', LINES)
+  assert refused(path, 'Extra data').endswith(
+      ': name it FILE.jsonl if each line is an object.')
+
+
 def test_rows_before_a_bad_line_come_first(tmp_path):
   rows = problem_files.rows(write(tmp_path / 'a.jsonl', LINES + b'x'))
   assert [next(rows)[1], next(rows)[1]] == ROWS

@@ -56,6 +56,9 @@ QWEN3 = (
     r"loop.index0 < ns.last else m.content }}{{ '<|im_end|>\n' }}]]{% else %}"
     r"{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+# Cuts reasoning out of every answer, as the distilled models of DeepSeek-R1 do.
+CUTS = CHATML.replace(
+    '{{ m.content }}', r"{{ m.content.split('</think>')[-1].lstrip() }}")
 # Ends a conversation, but no prompt, with the end of the text, as Phi-3 does.
 PHI3 = (
     r"{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
@@ -79,6 +82,7 @@ FAMILIES = {
     'llama3': (LLAMA3, '<bos>', '<|eot_id|>'),
     'gemma': (GEMMA, '<bos>', '<end_of_turn>'),
     'qwen3': (QWEN3, '', '<|im_end|>'),
+    'cuts': (CUTS, '', '<|im_end|>'),
     'phi3': (PHI3, '', '<eos>'),
     'plain': (PLAIN, '', '<eos>'),
     'two parts': (TWO_PARTS, '', '<|im_end|>')}
@@ -397,6 +401,46 @@ def test_characters_are_tokens_too():
   same(made, dict(text='ab'), [2, 3, 1], [0, 1, 1])
   refused(made, dict(text='ax'), "'x'", 'alphabet')
   refused(made, dict(messages=chat('u:a', 'a:b')), 'chat format', 'model.hf')
+
+
+@pytest.mark.parametrize('marks', [False, True])
+def test_answers_without_weight_are_not_learned(task, marks):
+  """`weight` as files of OpenAI have it."""
+  made = task('chatml', marks)
+  turns = chat('u:hello', 'a:hello hello', 'u:what is 2 + 2?', 'a:4')
+  row = lambda first, second: dict(messages=[
+      turns[0], {**turns[1], **first}, turns[2], {**turns[3], **second}])
+  every, text = runs(made, row({}, {})), whole(made, row({}, {}))
+  for mask in {'weight': 0}, {'train': False}:
+    assert runs(made, row(mask, {'weight': 1})) == every[1:]
+    assert whole(made, row(mask, {})) == text
+    assert runs(made, row({'weight': 1}, mask)) == every[:1]
+    assert runs(made, row({}, mask), last=True) == every[:1]
+    refused(made, row(mask, mask), 'no message of the role assistant')
+  refused(made, row({'weight': .5}, {}), 'message 2 has the weight', '0 and 1')
+
+
+def test_a_template_that_cuts_reasoning_out_of_every_answer(task):
+  cut = task('cuts')
+  said = '<think>\nhm\n</think>\n\n4'
+  for row in (dict(messages=chat('u:hello', f'a:{said}')),
+              dict(prompt=chat('u:hello'), completion=[
+                  dict(role='assistant', content=said)])):
+    refused(cut, row, 'leaves out a part of message 2', 'reasoning')
+    assert runs(task('chatml'), row) == [f'{said}<|im_end|>\n']
+  reasons = dict(messages=chat('u:hello', 'a:4', reasoning_content='hm'))
+  for marks in False, True:
+    refused(task('chatml', marks), reasons, "leaves out 'reasoning_content'")
+
+
+def test_the_task_names_the_field_of_the_answer(task, tmp_path):
+  row = {'question': '1 + 1?', 'solution': '42', 'rationale': 'long'}
+  path = write(tmp_path / 'a.jsonl', [row])
+  make = lambda **options: tasks.get(
+      'math', task('llama3').tokenizer, path=(path,), heldout_count=0,
+      **options)
+  assert runs(make(answer='solution'), row) == ['42<|eot_id|>']
+  assert runs(make(answer='rationale'), row) == ['long<|eot_id|>']
 
 
 def test_the_form_of_a_row(task):

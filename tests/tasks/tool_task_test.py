@@ -72,6 +72,22 @@ def test_tools_are_described_where_the_template_has_no_form(tmp_path, problems):
   task.close()
 
 
+def test_tools_are_described_to_a_model_without_a_system_message(
+    tmp_path, problems):
+  """In front of the user's first text, as for Gemma 2."""
+  chat = ("{% if messages[0].role == 'system' %}{{ raise_exception('System role"
+          " not supported') }}{% endif %}" + PLAIN)
+  tok = tokenizer(tmp_path, chat)
+  task = make(tok, problems)
+  prompt = task.train[0].prompt
+  assert prompt.startswith('<|user|>You can call these') and (
+      '"expression"' in prompt)
+  assert '\n\nWhat is ' in prompt and prompt.count('<|user|>') == 1
+  task.close()
+  with pytest.raises(ValueError, match='takes no system message'):
+    make(tok, problems, system='Be brief.')
+
+
 def test_a_template_that_changes_earlier_turns_is_refused(tmp_path, problems):
   tok = tokenizer(tmp_path, FORGETS)
   with pytest.raises(ValueError, match=f'{tmp_path} changes earlier turns'):
