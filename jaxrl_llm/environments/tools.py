@@ -239,15 +239,15 @@ class WithTools:
         answer, or asks for calls in a form that is not read.
     """
     self._own, self._tools = own, schemas(names)
-    self._system, self._role, self._first = '', 'tool', 'system'
+    self._system, self._role, self._takes_system = '', 'tool', True
     if not shows_tools(own) or not self._shows_results():
       self._system = _INTRODUCTION.format(functions='\n'.join(
           json.dumps(tool['function']) for tool in self._tools))
       self._role = 'user'
       try:
         self.chat('1 + 1?')
-      except ValueError:  # no place for a system message
-        self._first = 'user'
+      except ValueError:
+        self._takes_system = False
         self.chat('1 + 1?')
       self.next_turn('')
 
@@ -266,12 +266,15 @@ class WithTools:
       return self._own.chat(turns, self._tools)
     messages = [dict(role='user', content=turns)] if (
         isinstance(turns, str)) else [*turns]
+    if not self._takes_system:
+      i = [message['role'] for message in messages].index('user')
+      messages[i] = dict(messages[i], content=(
+          f'{self._system}\n\n{messages[i]["content"]}'))
+      return self._own.chat(messages)
     system = self._system
-    if messages[0]['role'] == self._first:
-      given = messages.pop(0)['content']
-      system = '\n\n'.join(
-          [given, system] if self._first == 'system' else [system, given])
-    return self._own.chat([dict(role=self._first, content=system), *messages])
+    if messages[0]['role'] == 'system':
+      system = f'{messages.pop(0)["content"]}\n\n{system}'
+    return self._own.chat([dict(role='system', content=system), *messages])
 
   def next_turn(self, text: str) -> str:
     """Returns what follows a turn with calls, up to the next turn."""

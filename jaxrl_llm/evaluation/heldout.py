@@ -1,16 +1,16 @@
 """Evaluation on the held-out problems during training."""
 
 import collections
-import logging
 from typing import Any, Sequence
 
+from absl import logging
 from ml_collections import ConfigDict
 import numpy as np
 
-from jaxrl_llm import rewards as rewards_lib
 from jaxrl_llm import tasks
 from jaxrl_llm.base import phases
 from jaxrl_llm.evaluation import estimators, responses
+from jaxrl_llm.loop import rollout
 from jaxrl_llm.prepare import build
 from jaxrl_llm.sampling.logits import SamplingParams
 
@@ -73,13 +73,10 @@ def _warn_of_failures(
     VerifierError: these are all responses before the first step; in every
       process.
   """
-  verdicts = call.judged.verdicts  # of those judged in this process
   if failures == count and not step:
-    rewards_lib.check_step(verdicts, call.responses.texts)
-    raise rewards_lib.VerifierError(
-        f'The verifier failed on all {count} responses to held-out problems; '
-        'other processes say why: correct the verifier.')
-  said = [v.blame or v.detail for v in verdicts if v.kind == 'error']
+    rollout.Unrewarded().check(call.judged, call.responses, step)
+  said = [v.blame or v.detail  # of those judged in this process
+          for v in call.judged.verdicts if v.kind == 'error']
   logging.warning(
       'The verifier failed on %d of %d responses to held-out problems, which '
       'are left out%s.', failures, count, f': {said[0]}' if said else '')
