@@ -87,8 +87,8 @@ def carry_conflicts(saved: Mapping[str, Any], parts: Parts) -> list[str]:
       'sampling.slots', 'sampling.steps_per_refill'])
   config = parts.config.copy_and_resolve_references()
   config.sampling.update({
-      name: saved['sampling'][name] for name in ('slots', 'steps_per_refill')
-      if f'sampling.{name}' in lines})
+      name: saved['sampling'].get(name, config.sampling[name])
+      for name in ('slots', 'steps_per_refill')})
   ours, theirs = (
       stages.settings.carry is None
       for stages in (parts.stages, stages_lib.make_stages(config)))
