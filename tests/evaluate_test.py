@@ -128,7 +128,8 @@ def test_slots_of_its_own_take_many_problems_in_a_call(parts):
 def test_rewards_of_functions_stand_at_their_responses(monkeypatch):
   nan = np.nan
   judged = [types.SimpleNamespace(
-      reward=np.array(reward), answer=[''] * len(reward), rewards=rewards)
+      reward=np.array(reward), answer=[''] * len(reward), rewards=rewards,
+      kind=['x'] * len(reward))
             for reward, rewards in (
                 ([1., 2.], {'f': np.array([3., nan])}),
                 ([5., 6.], {'f': np.array([7., 8.]),
