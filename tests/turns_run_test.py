@@ -84,10 +84,12 @@ def loaded(name, workdir, limits=LIMITS, **fields):
 
 
 def test_a_turn_of_a_single_sample_is_compared_with_no_other(tmp_path):
+  (tmp_path / 'dice.py').write_text(DICE)
+  name = f'{tmp_path}/dice.py'
   fields = dict(advantage='turns', samples_per_prompt=1)
   with pytest.raises(ValueError, match='advantage=turns nothing to compare'):
-    loaded('dice.py', tmp_path, **fields)
-  loaded('dice.py', tmp_path, **fields, **{'turns.by_turn': False})
+    loaded(name, tmp_path, **fields)
+  loaded(name, tmp_path, **fields, **{'turns.by_turn': False})
 
 
 def samples(workdir):
