@@ -84,18 +84,38 @@ def test_each_token_has_the_log_probs_of_the_policy_that_wrote_it(fields):
   assert state_lib.digests(other) == state_lib.digests(state)
 
 
-def test_rewards_are_of_the_groups_that_leave(monkeypatch):
+def test_metrics_are_of_what_leaves_and_of_what_was_sampled(monkeypatch):
   """A group's responses end in several waves."""
   watched, left = tiny.watch(stage_runs.built(**FIELDS), tiny.by_length), []
-  wave = carry.wave
-  monkeypatch.setattr(carry, 'wave', lambda *x: (left.append(wave(*x)), left[
-      -1])[1])
+  wave, probe, probes = carry.wave, train.step_metrics.probe, []
+
+  def noted(parts, state, begun, *rest):
+    left.append((begun, wave(parts, state, begun, *rest).carried))
+    return wave(parts, state, begun, *rest)
+
+  monkeypatch.setattr(carry, 'wave', noted)
+  monkeypatch.setattr(train.step_metrics, 'probe', lambda *x: (
+      probes.append(probe(*x)) or probes[-1]))
   state, fixed, _ = tiny.begin(watched.parts)
-  spread = 0
-  for _ in range(8):
+  spread, sampled, gone, late = 0, 0, 0, 0
+  for number in range(8):
+    held = state.begun.rollouts.length.sum()
     state, report = train.take_step(
         watched.parts, state, fixed, timing.Timer())
-    row, table = report.row, left[-1].carried.rows.table
+    begun, carried = left[-1]
+    row, table = report.row, carried.rows.table
+    # Each token that is there was sampled in one wave.
+    before, _, new = carried.sampled
+    sampled, gone = sampled + new.sum(), gone + table.length.sum()
+    assert sampled == gone + state.begun.rollouts.length.sum()
+    assert new.min() > 0 and new.sum() == report.tokens
+    served = begun.rollouts.length > begun.table.carried
+    assert row['carry/prefilled'] == begun.table.carried[served].sum() <= held
+    assert (before == begun.table.prompt_length[served]
+            + begun.table.carried[served]).all()
+    first = min(begun.wave[:len(table.group)], default=number)
+    assert probes[-1].first_wave == first
+    late += first < number
     rewards = table.reward.reshape(-1, 4)
     assert (row['carry/left'] > 0) == (len(rewards) > 0)
     if len(rewards):
@@ -106,7 +126,7 @@ def test_rewards_are_of_the_groups_that_leave(monkeypatch):
           rewards.std(1).mean(), abs=1e-6)
     assert report.tokens <= 8 * 7  # slots, and decode steps of a wave
     assert (report.tokens > 0) == (report.flops['sample'] > 0)
-  assert spread
+  assert spread and late
 
 
 def _on_meshes(folder):

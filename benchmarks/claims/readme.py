@@ -218,6 +218,8 @@ def settings_order(claim: runs.Claim) -> str:
 
   if claim.name in OLDER:
     return 'older than the rule'
+  if claim.older:
+    return 'not by the rule, which the report says'
   rows = ''  # the commit of the first ones, since they were last taken away
   for commit in commits(f'{name}.jsonl'):
     rows = (rows or commit) if counted(commit) else ''

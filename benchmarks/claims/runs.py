@@ -1,14 +1,14 @@
 """A claim: training runs with frozen settings, and their report.
 
-Settings are chosen on TUNING_SEEDS: arms with a learning rate of their own try
-RATES times that of their config, and two more beyond an end that is the best;
-the others inherit one. What was chosen is written to
-results/claims/NAME.settings.json with `--settings`, to be committed before the
-first run that counts, and never again; runs that count have seeds of FIRST and
-above. Runs take one core each, in parallel, and are not repeated: after an
-interrupt, the same command resumes, and on another machine it goes on from the
-rows that are committed. A claim that changes begins anew without its files in
-results/claims.
+Settings are chosen on TUNING_SEEDS, or on seeds of the arm: arms with a
+learning rate of their own try RATES times that of their config, and two more
+beyond an end that is the best; the others inherit one. What was chosen is
+written to results/claims/NAME.settings.json with `--settings`, to be committed
+before the first run that counts, and never again; runs that count have seeds of
+FIRST and above. Runs take one core each, in parallel, and are not repeated:
+after an interrupt, the same command resumes, and on another machine it goes on
+from the rows that are committed. A claim that changes begins anew without its
+files in results/claims.
 """
 
 import argparse
@@ -77,8 +77,7 @@ class Claim(NamedTuple):
     summary: (results) -> the sentences that a page of docs/ has too.
     sections: (results) -> the tables.
     draw: (results, path).
-    older: what is said of the settings of rows with seeds below FIRST, which
-      are older than this protocol.
+    older: what is said of settings that are not of this protocol.
   """
   name: str
   doc: str
@@ -397,7 +396,7 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Says how the settings were chosen."""
   tried = [(run_of(claim, row), row) for row in rows if 'factor' in row]
   seeds = sorted({row['seed'] for row in rows if 'factor' not in row})
-  if seeds[0] < FIRST:
+  if claim.older:
     return f'{claim.older}\n'
   text = f'Settings were frozen before the runs that count, of {len(seeds)} '
   text += f'seeds, {seeds[0]} to {seeds[-1]}.'

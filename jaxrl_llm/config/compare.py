@@ -13,6 +13,13 @@ from jaxrl_llm.config.table import table
 from jaxrl_llm.config.values import to_text
 from jaxrl_llm.learner.options import POLICY
 
+# Digests of files among the values of a checkpoint, and what to say of them.
+_FILES = {
+    'contents.problems': 'the training problems were others', **{
+        f'contents.{"model" if player == POLICY else player}':
+        f'the files of {section}.hf were others'
+        for player, section in MODELS.items()}}
+
 
 def affecting(config: ConfigDict, *what: str) -> Flat:
   """Returns the fields that affect something, with their values.
@@ -37,13 +44,6 @@ def fingerprint(values: Mapping[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_OTHERS = {
-    'contents.problems': 'the training problems were others', **{
-        f'contents.{"model" if player == POLICY else player}':
-        f'the files of {section}.hf were others'
-        for player, section in MODELS.items()}}
-
-
 def difference(
     old: ConfigDict | Mapping[str, Any], new: ConfigDict | Mapping[str, Any],
     only: Sequence[str] = ()) -> dict[str, str]:
@@ -57,8 +57,8 @@ def difference(
     only: fields and sections to compare; () is all.
 
   Returns:
-    Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28'. For digests of
-    files it says of what.
+    Dotted name to a line such as 'loss.clip_high: 0.2 -> 0.28', or that the
+    training problems were others.
   """
   a, b = current(old), flatten(new)
   for flat in (a, b):
@@ -70,7 +70,7 @@ def difference(
       a[kind] = b[kind]
   missing, within = object(), tuple(f'{name}.' for name in only)
   return {
-      name: _OTHERS.get(name) or (
+      name: _FILES.get(name) or (
           f'{name}: {to_text(a.get(name, "-"))} -> '
           f'{to_text(b.get(name, "-"))}')
       for name in dict.fromkeys([*a, *b])

@@ -40,8 +40,7 @@ def solve(
     [P, N] float rewards, NaN where verification failed; [P, N] answers, texts;
     and the rewards [P, N] of each of several functions, by its name.
   """
-  score, failed = np.zeros((len(problems), samples)), []
-  failures = 0
+  score, failed, failures = np.zeros((len(problems), samples)), None, 0
   answers = np.full(score.shape, '', object)
   rewards = collections.defaultdict(lambda: np.full(score.shape, np.nan))
   for call in responses.draw(
@@ -49,13 +48,13 @@ def solve(
       [range(samples)] * len(problems), phase=phase):
     score[call.problem, call.sample] = call.judged.reward
     if 'error' in call.judged.kind:
-      failed.append(call)
+      failed = failed or call
       failures += call.judged.kind.count('error')
     for name, values in call.judged.rewards.items():
       rewards[name][call.problem, call.sample] = values
     answers[call.problem, call.sample] = np.array(call.judged.answer, object)
   if failed:
-    _warn_of_failures(failed[0], failures, score.size, step)
+    _warn_of_failures(failed, failures, score.size, step)
   return score, answers, {**rewards}
 
 

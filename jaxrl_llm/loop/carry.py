@@ -98,14 +98,14 @@ class Carried(NamedTuple):
     begun: groups that stay, unpadded, without the scores of this wave.
     ask: requests that leave.
     rows: their rows.
-    first: the earliest wave of the first token of one of them.
+    first_wave: the earliest one in which one of them was begun.
     sampled: tokens of the wave, as `models.flops.sample` takes them.
     metrics: the module's.
   """
   begun: Begun
   ask: GroupRequests
   rows: rows_lib.Buffer
-  first: int
+  first_wave: int
   sampled: tuple[np.ndarray, np.ndarray, np.ndarray]
   metrics: dict[str, float]
 

@@ -28,7 +28,7 @@ def exchange(
       return (), carry.score(
           parts, fixed, wave.carried.begun, state.learners), lag.Due(
               wave.carried.ask, wave.carried.rows, wave.signal,
-              len(wave.carried.rows.table.group), wave.carried.first)
+              len(wave.carried.rows.table.group), wave.carried.first_wave)
   if not parts.stages.settings.lag:
     return (), None, lag.Due(
         wave.ask, rows, wave.signal, len(rows.table.group))

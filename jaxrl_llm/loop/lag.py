@@ -18,13 +18,14 @@ class Due(NamedTuple):
     rows: its R rollouts.
     signal: learning signal of its groups.
     unscored: how many of its rollouts have no scores yet: 0 or R.
-    first: wave of their first token, where responses are carried over.
+    first_wave: the earliest one in which one of them was begun, where responses
+      are carried over.
   """
   ask: GroupRequests
   rows: Buffer
   signal: WaveSignal
   unscored: int
-  first: int | None = None
+  first_wave: int | None = None
 
 
 class InFlight(NamedTuple):

@@ -183,7 +183,7 @@ def absorb(
       # Before the rounds: a round is judged by a wave that was sampled after
       # its updates.
       selection = select.feedback(state.selection, step_metrics.probe(
-          due.rows.table, wave.responses.policy_step, due.first))
+          due.rows.table, wave.responses.policy_step, due.first_wave))
     curriculum = choose.update(
         curriculum, due.ask, table, due.signal.signal, due.signal.gain)
     curriculum, taken = choose.take(curriculum)

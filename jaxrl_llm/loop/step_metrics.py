@@ -240,22 +240,23 @@ def _mean(values: Any) -> float:
 
 
 def probe(
-    wave: Table, policy_step: int, first: int | None = None) -> Probe:
+    wave: Table, policy_step: int, first_wave: int | None = None) -> Probe:
   """Returns the means over a wave's valid probe rows.
 
   Args:
     wave: its rows of the table.
     policy_step: optimiser steps behind the policy, if the wave has no rows.
-    first: wave of the first token, where rows are of several.
+    first_wave: the earliest one in which one of them was begun, where they are
+      of several.
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])
   rows = wave.valid & wave.probe & (wave.generated > 0)
   if not rows.any():
-    return Probe(np.nan, np.nan, policy_step, first)
+    return Probe(np.nan, np.nan, policy_step, first_wave)
   return Probe(
       float(wave.reward[rows].mean()), float(wave.entropy[rows].mean()),
-      policy_step, first)
+      policy_step, first_wave)
 
 
 def of_rounds(picked: Sequence[Picked], table: Table, held: int) -> Row:

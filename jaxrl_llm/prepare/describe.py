@@ -80,15 +80,22 @@ def large_programs(parts: Parts, training: bool = True) -> list[str]:
 
 
 def carry_conflicts(saved: Mapping[str, Any], parts: Parts) -> list[str]:
-  """Returns the fields by which a run and its checkpoint differ in whether
-  responses are carried over, see `config.difference`; they are else free.
+  """Compares whether responses are carried over.
+
+  Numbers of the sampler, which are free else, may decide that.
+
+  Returns:
+    Lines of `config.difference` if a run and its checkpoint differ.
   """
   lines = config_lib.difference(saved, described(parts), [
       'sampling.slots', 'sampling.steps_per_refill'])
+  if not lines:
+    return []
   config = parts.config.copy_and_resolve_references()
+  names = [name.removeprefix('sampling.') for name in lines]
   config.sampling.update({
       name: saved['sampling'].get(name, config.sampling[name])
-      for name in ('slots', 'steps_per_refill')})
+      for name in names})
   ours, theirs = (
       stages.settings.carry is None
       for stages in (parts.stages, stages_lib.make_stages(config)))

@@ -94,13 +94,15 @@ def parts(
     width += 2 * config[config.off_policy].top_k * config.max_response
   found = _weights(config, model, mesh, item, training)
   if platform == 'cpu':
-    found += [
-        Part(*(('the rollouts of a step', 'lower prompts_per_step, '
+    rollouts = (
+        'the responses that are carried over',
+        'lower sampling.carry_groups, or raise sampling.wave_steps') if (
+            stages.settings.carry) else (
+                'the rollouts of a step', 'lower prompts_per_step, '
                 'samples_per_prompt, max_prompt, max_response, or keep fewer '
-                'rounds') if stages.settings.carry is None else (
-                    'the responses that are carried over',
-                    'lower sampling.carry_groups, or raise '
-                    'sampling.wave_steps')), 4 * rows * width),
+                'rounds')
+    found += [
+        Part(*rollouts, 4 * rows * width),
         Part('the verdicts of an evaluation',
              'lower eval.samples or eval.problems',
              16 * min(heldout, config.eval.problems or heldout)

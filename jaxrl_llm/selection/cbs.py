@@ -158,8 +158,9 @@ class _Cbs:
 
   def feedback(self, state: CbsState, probe: Probe) -> CbsState:
     """Judges the rounds before the probe, and trains the scheduler on them."""
-    # The wave that this probe is of.
-    sampled = state.waves - self.sizes.lag if probe.wave is None else probe.wave
+    sampled = probe.first_wave  # what was picked before is judged
+    if sampled is None:
+      sampled = state.waves - self.sizes.lag
     state = state._replace(waves=state.waves + 1, measured=Measured())
     if np.isnan(probe.reward):
       return state
@@ -167,7 +168,8 @@ class _Cbs:
     ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
     judged = Pending(*(x[ready] for x in state.pending))
     state = state._replace(
-        probe=probe._replace(wave=None), pending=_drop(state.pending, ready))
+        probe=probe._replace(first_wave=None),
+        pending=_drop(state.pending, ready))
     if not ready.any() or before.policy_step in (-1, probe.policy_step):
       return state
     options = self.options

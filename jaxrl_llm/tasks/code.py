@@ -142,7 +142,8 @@ def parse(row: Mapping[str, Any], shown_tests: int) -> tuple[str, Checks]:
       pairs = tuple((c['input'], c['output']) for c in cases)
     except (KeyError, TypeError):
       pairs = ((None, None),)
-    if not all(isinstance(x, (str, int, float)) for x in sum(pairs, ())):
+    if not all(isinstance(given, (str, int, float)) and isinstance(
+        output, (str, int, float)) for given, output in pairs):
       raise ValueError(
           "'cases' must be a list of objects with input and output, texts or "
           'numbers.')
@@ -155,9 +156,10 @@ def parse(row: Mapping[str, Any], shown_tests: int) -> tuple[str, Checks]:
     if fault := _fault(test):
       raise ValueError(f'test {number} is {plain.shown(test)}, {fault}')
   solution = str(row.get('code' if mbpp else 'solution') or '')
-  setup = row.get('test_setup_code' if mbpp else 'setup') or ''
-  setup = [*(row.get('test_imports') or ()), *(
-      [setup] if isinstance(setup, str) else setup)]
+  setup = []
+  for name in 'test_imports', 'test_setup_code' if mbpp else 'setup':
+    given = row.get(name) or []
+    setup += given if isinstance(given, (list, tuple)) else [given]
   if fault := next(filter(None, map(_unread, setup)), ''):
     raise ValueError(f'the statements before the tests are {fault}')
   entry = str(row.get('entry_point') or '')

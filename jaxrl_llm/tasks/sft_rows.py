@@ -256,14 +256,15 @@ def _conversation(
 
 
 def _weighted(message: Mapping[str, Any], number: int) -> bool:
-  """Returns whether an answer is learned: `weight` 0 or `train` false mask it.
+  """Returns whether an answer is learned: not with `weight` 0 or `train` false.
   """
-  found = [message.get(name, 1) for name in ('weight', 'train')]
-  if not all(value in (0, 1) for value in found):
-    raise ValueError(
-        f'message {number} has the weight {plain.shown(found)}: only 0 and 1 '
-        'are taken.')
-  return all(found)
+  found = {name: message.get(name, 1) for name in ('weight', 'train')}
+  for name, value in found.items():
+    if value not in (0, 1):
+      raise ValueError(
+          f'message {number} has the {name} {plain.shown(value)}: only 0 and 1 '
+          'are taken.')
+  return all(found.values())
 
 
 def _refuse_cut(messages, tokenizer, tools, text: str) -> None:

@@ -169,11 +169,17 @@ def other_way(config: ConfigDict) -> ConfigDict:
   """
   if not config.steps:
     raise ValueError('steps=0 samples no responses: leave --lengths out.')
-  changed = config.copy_and_resolve_references()
+  changed = _without_carry(config)
   changed.sampling.carry_over = not config.sampling.carry_over
-  if config.sampling.carry_over:
-    changed.sampling.update(wave_steps=None, carry_groups=None)
   stages.validate(changed)
+  return changed
+
+
+def _without_carry(config: ConfigDict) -> ConfigDict:
+  """Returns a copy of a config whose steps wait for all responses."""
+  changed = config.copy_and_resolve_references()
+  changed.sampling.update(
+      carry_over=False, wave_steps=None, carry_groups=None)
   return changed
 
 
@@ -365,9 +371,8 @@ def _runs(made: programs.Programs, name: str) -> int:
   groups that are begun may leave at once, but not in each step.
   """
   if name == 'update':
-    waits = made.stages if made.stages.settings.carry is None else (
-        stages.make_stages(other_way(made.config)))
-    return waits.needs.updates_per_step
+    return stages.make_stages(
+        _without_carry(made.config)).needs.updates_per_step
   if name == 'score':
     return len(scores.scoring(made.needs.columns, {}, {}))
   return int(name != 'sft' or not made.config.steps)  # it is no part of one

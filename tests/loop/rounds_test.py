@@ -116,11 +116,12 @@ def test_a_row_lacks_an_advantage_if_each_token_does():
       token_advantages=by_token).without_advantage.tolist() == [1, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize('drop', [False, True])
-def test_rows_without_an_advantage_are_left_out_if_asked(drop):
-  """They are neither scored nor trained on, and count in no denominator."""
-  table = TABLE.replace(
-      advantage=np.float32([0, 2, -1, 0, np.nan]), trained=TABLE.valid)
+def run_round(table, drop=False, skips=False, **result):
+  """Runs a round of all rows of ROWS in one update.
+
+  Returns:
+    The batch, the arguments of its plan, and the outcome.
+  """
   tokens = RolloutTokens(
       prompt=np.zeros((5, 1), np.int32), prompt_length=np.ones(5, np.int32),
       response=np.zeros((5, 9), np.int32), length=TABLE.length,
@@ -134,11 +135,11 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
   def update(state, batch, plan, loss, frozen, others):
     assert others is None and plan.shape == ()
     batches.append(batch)
-    return state, {'tokens': 1.0, 'skipped_in_row': 0.0}
+    return state, {'tokens': 1.0, 'skipped_in_row': 0.0, **result}
 
   stages = types.SimpleNamespace(
       settings=types.SimpleNamespace(
-          seed=0, drop_zero_advantage=drop, skips_zero=False, minibatch=6,
+          seed=0, drop_zero_advantage=drop, skips_zero=skips, minibatch=6,
           epochs=1),
       needs=types.SimpleNamespace(behaviour_params=False, updated={}))
   run = types.SimpleNamespace(
@@ -151,10 +152,42 @@ def test_rows_without_an_advantage_are_left_out_if_asked(drop):
       rows_lib.Buffer(table, tokens), [ROWS],
       lambda state, table, rows, key: (state, rows.reshape(-1)), (),
       step.RunCounts(steps=0, rounds=5, updates=3))
-  batch, = batches
+  return *batches, *plans, done
+
+
+def test_rows_are_skipped_that_have_no_advantage_for_a_token():
+  """They stay in the batch, whose denominators count them."""
+  table = TABLE.replace(
+      advantage=np.float32([0, 2, 0, 0, np.nan]), trained=TABLE.valid)
+  by_token = np.zeros((5, 9), np.float32)
+  by_token[2, 1] = 1
+  for tokens, third in (None, 0), (by_token, 3):
+    batch, (_, planned), _ = run_round(
+        table if tokens is None else table.replace(token_advantages=tokens),
+        skips=True)
+    assert batch.response_length.tolist() == [1, 3, 0, 4, 8, 0]
+    assert planned == [0, third, 0, 4, 0, 0]
+
+
+def test_a_skipped_update_says_nothing_of_its_rows():
+  table = TABLE.replace(
+      advantage=np.float32([1, 2, -1, 1, np.nan]), trained=TABLE.valid)
+  facts = dict(rows=dict(entropy=np.full(6, np.nan, np.float32)))
+  *_, done = run_round(table, skipped_in_row=1.0, **facts)
+  np.testing.assert_array_equal(done.table.entropy, table.entropy)
+  facts['rows']['entropy'] = np.arange(6, dtype=np.float32)
+  *_, done = run_round(table, **facts)
+  assert done.table.entropy.tolist() != table.entropy.tolist()
+
+
+@pytest.mark.parametrize('drop', [False, True])
+def test_rows_without_an_advantage_are_left_out_if_asked(drop):
+  """They are neither scored nor trained on, and count in no denominator."""
+  table = TABLE.replace(
+      advantage=np.float32([0, 2, -1, 0, np.nan]), trained=TABLE.valid)
+  batch, (groups, planned), done = run_round(table, drop)
   want = [0, 3, 0, 4, 0, 0] if drop else [1, 3, 0, 4, 8, 0]
   assert batch.response_length.tolist() == want
-  (groups, planned), = plans
   assert planned == want and groups[1] == 7 and groups[3] == 9
   assert batch.advantages.tolist() == [0, -1, 0, 2, 0, 0]
   picked, = done.picked

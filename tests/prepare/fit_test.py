@@ -67,7 +67,8 @@ def test_the_figure_is_that_of_the_program_that_runs(parts):
   # The gradient; and the activations, which are a few vectors for each token.
   assert held + params < needs < held + params + 40e6
   anchored = build.parts(tiny.load('unused', loss__kl_coef=0.1))
-  assert fit.needed(anchored.programs) > needs + params
+  # Another loss is another program: the compiler shares some buffers of a list.
+  assert fit.needed(anchored.programs) > needs + params / 2
 
 
 def test_a_run_takes_what_fits_and_keeps_it(tmp_path, large, monkeypatch):

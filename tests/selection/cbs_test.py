@@ -348,7 +348,7 @@ def test_feedback_waits_for_the_first_probe_after_the_update():
 
 
 def test_rows_of_several_waves_judge_the_rounds_before_all_of_them():
-  """Where responses are carried over; the age of rows has no lag."""
+  """Takes the probe's first wave in place of the lag, as with carry_over."""
   made = create(SIZES._replace(lag=5), warmup=0, **SMALL)
   rows, state = Rows(0), made.feedback(made.init((0,)), probe_of(.4, 0))
   for key in range(3):
@@ -358,7 +358,7 @@ def test_rows_of_several_waves_judge_the_rounds_before_all_of_them():
     state = made.feedback(state, probe_of(np.nan, key))
   assert state.pending.wave[:3].tolist() == [0, 1, 2]
   for wave, left in (0, [0, 1, 2]), (2, [2]), (3, []):
-    after = made.feedback(state, probe_of(.5, 3)._replace(wave=wave))
+    after = made.feedback(state, probe_of(.5, 3)._replace(first_wave=wave))
     assert after.pending.wave[after.pending.wave >= 0].tolist() == left
     assert jax.tree.structure(after) == jax.tree.structure(state)
 

@@ -137,6 +137,8 @@ def test_prompts(make):
 def test_statements_before_the_tests_may_be_a_list(make):
   listed = make({**PLAIN, 'setup': ['import math', 'x = 1']})
   assert listed.train[0].info.setup == 'import math\nx = 1'
+  text = make({**MBPP, 'test_imports': 'import math'})
+  assert text.train[0].info.setup.startswith('import math')
   called = make({**PLAIN, 'tests': ['check(double)', 'x = 1\nassert x']})
   assert len(called.train[0].info.tests) == 2
 
@@ -163,6 +165,8 @@ def test_rows_by_id(make):
     ({'problem': 'x', 'tests': ['assert f(']}, 'no Python .*: correct it'),
     ({**PLAIN, 'setup': ['import math', 3]}, 'before the tests are no text'),
     ({**PLAIN, 'setup': 'import'}, 'before the tests are no Python'),
+    ({**PLAIN, 'setup': 3}, 'before the tests are no text'),
+    ({**PLAIN, 'setup': {'x': 1}}, 'before the tests are no text'),
     ({'problem': 'x', 'cases': [{'input': ['1'], 'output': 3}]},
      'texts or numbers'),
     ({**HUMANEVAL, 'prompt': 3}, "field 'prompt' is missing"),
