@@ -1,6 +1,7 @@
 """Tests of reward models: their files, their scores, and runs with them."""
 
 import contextlib
+import dataclasses
 import json
 
 import jax
@@ -154,7 +155,11 @@ def twin(params, cfg, responses, length):
 def test_rewards_are_the_scores_and_the_verdicts(coef, verifier):
   def verify(problem, text, truncated):
     verdict = tiny.by_length(problem, text, truncated)
-    return verdict.__class__(0., 'bad', False) if len(text) < 8 else verdict
+    if len(text) < 8:
+      return verdict.__class__(0., 'bad', False)
+    # As of two reward functions.
+    return dataclasses.replace(verdict, rewards=dict(
+        a=float(len(text)), b=verdict.reward - len(text)))
 
   parts = tiny.watch(build.parts(tiny.load(
       **RUN, reward__coef=coef, reward__verifier=verifier)), verify).parts
@@ -169,6 +174,10 @@ def test_rewards_are_the_scores_and_the_verdicts(coef, verifier):
   np.testing.assert_allclose(
       judged.rewards['model'], np.where(valid, scores, np.nan), atol=error)
   assert np.std(scores) > 10 * error
+  assert {*judged.rewards} == {'a', 'b', 'model', 'verifier'}
+  np.testing.assert_array_equal(
+      judged.rewards['a'] + judged.rewards['b'],
+      np.where(valid, judged.rewards['verifier'], np.nan))
   verdicts = judged.rewards['verifier']
   np.testing.assert_allclose(
       judged.reward[valid], (coef * scores + verifier * verdicts)[valid],

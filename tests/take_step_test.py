@@ -113,17 +113,23 @@ def test_rows_without_an_advantage_are_skipped_if_the_loss_leaves_them(parts):
   equal = lambda problem, text, truncated: (
       Verdict(1.0, 'odd') if problem.id % 2 else tiny.by_length(
           problem, text, truncated))
-  found = {}
+  found, flops = {}, {}
   for name, fields in (
       ('all', {}), ('skipped', dict(learner__skip_zero=True)),
       ('bonus', dict(learner__skip_zero=True, loss__entropy_bonus=.1))):
     changed = tiny.changed(parts, config=tiny.load(**fields))
-    found[name], *_ = step(changed, equal)
+    watched = tiny.watch(changed, equal)
+    state, fixed, _ = tiny.begin(changed)
+    _, report = train.take_step(watched.parts, state, fixed, timing.Timer())
+    found[name], flops[name] = report.row, report.flops
     off = 'learner.skip_zero is off: rows without an advantage matter to ' \
         'loss.entropy_bonus.\n'
     assert describe.updates(changed).startswith(off) == (name == 'bonus')
   for name in 'all', 'bonus':
     assert found[name]['update/processed'] == found[name]['update/tokens']
+  assert flops['bonus'] == flops['all']
+  assert flops['skipped']['sample'] == flops['all']['sample']
+  assert 0 < flops['skipped']['update'] < flops['all']['update']
   less, all_ = found['skipped'], found['all']
   assert 0 < less['update/processed'] < all_['update/processed']
   for name in 'tokens', 'loss', 'grad_norm':

@@ -239,6 +239,21 @@ def test_an_arm_has_one_best_rate():
   assert found[0]['area'] == pytest.approx(.995 / 3)
 
 
+def test_gains_leave_out_rates_that_destroy_both_arms():
+  row = lambda arm, i, end, z_std: {
+      'task': 'frozen', 'arm': arm, 'seed': 10, 'z_std': z_std,
+      'times': f'{jackpot_rates.TIMES["frozen"][i]:.3g}', 'pass@1': [.25, end]}
+  ends = {'jackpot': (.3, .5, .2, .1), 'tis': (.2, .25, .4, .0)}
+  found = jackpot_rates.gains([
+      row(arm, i, end, [i / 10] if arm == 'jackpot' else [])
+      for arm, values in ends.items() for i, end in enumerate(values)])
+  (name, (only,)), = found.items()
+  assert name.startswith('Jackpot') and 'frozen' in name
+  # At the last rate both end below the start of .25.
+  np.testing.assert_allclose(only['gain'], [.1, .25, -.2], atol=1e-12)
+  assert only['z_std'] == [0, .1, .2]
+
+
 def test_curves_count_what_was_spent():
   row = {'response/count': 8, 'response/length': 2.0, 'batch/rounds': 1,
          'speed/flops': 2e9, 'seconds/step': 1.0, 'update/tokens': 12}

@@ -125,6 +125,13 @@ def test_a_function_gets_what_it_names(make, parameters, want):
   assert ('rest' in want) == bool(found.get('rest'))
 
 
+def test_held_out_problems_have_what_a_function_needs(make, tmp_path):
+  """A column of the training problems alone would fail all evaluations."""
+  (tmp_path / 'c.jsonl').write_text('{"problem": "d", "answer": "1"}')
+  with pytest.raises(ValueError, match="needs 'level', which is no column"):
+    make('def f(level):\n  return [1]', heldout=(str(tmp_path / 'c.jsonl'),))
+
+
 def test_a_problem_needs_no_answer(make):
   task = make(RECORD, [{'problem': 'a'}, {'problem': 'b', 'answer': [1, 2]},
                        {'problem': 'c', 'answer': ''},
