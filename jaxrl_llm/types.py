@@ -317,13 +317,13 @@ class Probe(NamedTuple):
     entropy: mean over the responses of the mean entropy of their tokens, in
       nats, when they were sampled.
     policy_step: optimiser steps behind the policy that wrote them.
-    first_wave: the earliest one in which one of them was begun; None if all
-      were `lag` waves ago.
+    first_wave: the earliest one in which one of them was begun; -1 if all were
+      `lag` waves ago.
   """
   reward: float
   entropy: float
   policy_step: int
-  first_wave: Optional[int] = None
+  first_wave: int = -1
 
 
 class RunSizes(NamedTuple):

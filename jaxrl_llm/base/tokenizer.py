@@ -269,13 +269,25 @@ class ModelTokenizer:
     for message in messages:
       if message['role'] == 'system' and message['content'].strip() not in text:
         raise ValueError(self._no_system('it leaves it out'))
-    user = next(
-        (m['content'] for m in reversed(messages) if m['role'] == 'user'), '')
-    if ''.join(user.split()) not in ''.join(text.split()):
+    last = next((i for i in reversed(range(len(messages)))
+                 if messages[i]['role'] == 'user'), None)
+    if last is not None and self._leaves_out(messages, tools, last, text):
       raise ValueError(
           f'The chat template of {self.folder} leaves out the text of the '
           'user: correct it, or set config.task.template to another format.')
     return text
+
+  def _leaves_out(self, messages, tools, i: int, text: str) -> bool:
+    """Returns whether a prompt would be the same with another text in it."""
+    said = messages[i]['content']
+    if ''.join(said.split()) in ''.join(text.split()):
+      return False
+    # Some templates change it: they write it as JSON, or remove commands.
+    others = [*messages]
+    others[i] = {**messages[i], 'content': f'{said} 0'}
+    with contextlib.suppress(Exception):
+      return text == self._formatted(others, tools=tools)
+    return False
 
   def _chat_fault(
       self, messages: Sequence[Mapping[str, Any]], error: Exception) -> str:

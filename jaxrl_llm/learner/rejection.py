@@ -213,11 +213,10 @@ def calibrate(
   if cfg.z == 'topk' or cfg.needs_top:  # else there is no top-k normaliser
     kappa = obrs.kappa(sums['estimate'], sums['z'], previous=kappa)
   new = Calibration(kappa, accepted / jnp.maximum(sums['tokens'], 1.0))
-  # Without an accepted token there is nothing to estimate from, and nothing
-  # from a batch whose update is skipped since it is not finite.
+  # Without an accepted token there is nothing to estimate from.
   return jax.tree.map(
-      lambda now, before: jnp.where(
-          (sums['keep'] > 0) & jnp.isfinite(now), now, before), new, previous)
+      lambda now, before: jnp.where(sums['keep'] > 0, now, before), new,
+      previous)
 
 
 def accepted_share(

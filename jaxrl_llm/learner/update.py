@@ -209,15 +209,15 @@ def update(
       metrics[f'{prefix(name)}loss'] + norm for name, norm in norms.items()))
   # A batch without trained tokens changes nothing: no momentum, no decay.
   taken = finite & (metrics['tokens'] > 0)
-  # Where the rejection leaves no token, the policy has nothing to learn from.
-  by_policy = taken & (metrics.get('obrs_empty', 0.0) == 0)
   new = {
       name: _descend(
           state[name], grads[name], optimizer,
-          by_policy if name == POLICY else taken,
+          # The policy learns nothing where the rejection leaves no token.
+          taken & (name != POLICY or metrics.get('obrs_empty', 0.0) == 0),
           dropped=1 - finite.astype(jnp.int32))
       for name, optimizer in learning.items()}
-  new[POLICY] = new[POLICY].replace(calibration=calibration)
+  new[POLICY] = new[POLICY].replace(calibration=jax.tree.map(
+      functools.partial(jnp.where, finite), calibration, policy.calibration))
   metrics.update(
       skipped=new[POLICY].skipped, skipped_in_row=new[POLICY].skipped_in_row)
   if ACTOR in new:

@@ -19,13 +19,13 @@ class Due(NamedTuple):
     signal: learning signal of its groups.
     unscored: how many of its rollouts have no scores yet: 0 or R.
     first_wave: the earliest one in which one of them was begun, where responses
-      are carried over.
+      are carried over; else -1.
   """
   ask: GroupRequests
   rows: Buffer
   signal: WaveSignal
   unscored: int
-  first_wave: int | None = None
+  first_wave: int = -1
 
 
 class InFlight(NamedTuple):

@@ -559,8 +559,9 @@ class Unrewarded:
   """
 
   def __init__(self, least: int = 0):
-    self._least, self._seen = least, 0
+    self._least, self._kinds = least, []
     self._steps, self._told = 0, False
+    self._first = False  # whether all of the run's responses were errors
 
   def check(self, judged: Judged, responses: Responses, step: int) -> str:
     """Counts a step.
@@ -578,26 +579,28 @@ class Unrewarded:
         responses of the run's first step; in every process. The message quotes
         a response.
     """
-    if not judged.kind or judged.valid.any():
-      self._steps, self._seen = (
-          n * (not judged.kind) for n in (self._steps, self._seen))
+    self._first |= not step
+    if not judged.kind:
       return ''
-    self._seen += len(judged.kind)
-    if self._seen < self._least:
+    if judged.valid.any():
+      self._steps, self._kinds, self._first = 0, [], False
       return ''
-    self._steps, self._seen = self._steps + 1, 0
-    if self._steps < _PATIENCE and (
-        step or self._least or {*judged.kind} != {'error'}):
+    kinds = self._kinds = [*self._kinds, *judged.kind]
+    if len(kinds) < self._least:
+      return ''
+    first, self._first = self._first, False
+    self._steps, self._kinds = self._steps + 1, []
+    if self._steps < _PATIENCE and not (first and {*kinds} == {'error'}):
       told, self._told = self._told, True
       return '' if told else (
-          f'No response of step {step + 1} has a reward '
-          f'({rewards.counts(judged.kind)}): see samples.jsonl. '
-          f'{_PATIENCE} such steps in a row end the run.')
+          f'None of the last {len(kinds)} responses up to step {step + 1} has '
+          f'a reward ({rewards.counts(kinds)}): see samples.jsonl. If '
+          f'{_PATIENCE} times as many in a row have none, the run ends.')
     try:
       rewards.check_step(judged.verdicts, responses.texts)
     except rewards.VerifierError as error:
       raise rewards.VerifierError(
-          f'{self._steps} steps in a row had no reward. {error}'
+          f'{self._steps} times in a row no response had a reward. {error}'
           if self._steps > 1 else str(error)) from None
     raise rewards.VerifierError(
         f'None of the {len(judged.kind)} responses of the step has a reward '

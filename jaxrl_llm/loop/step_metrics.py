@@ -239,15 +239,13 @@ def _mean(values: Any) -> float:
   return np.mean(values) if len(values) else np.nan
 
 
-def probe(
-    wave: Table, policy_step: int, first_wave: int | None = None) -> Probe:
+def probe(wave: Table, policy_step: int, first_wave: int = -1) -> Probe:
   """Returns the means over a wave's valid probe rows.
 
   Args:
     wave: its rows of the table.
     policy_step: optimiser steps behind the policy, if the wave has no rows.
-    first_wave: the earliest one in which one of them was begun, where they are
-      of several.
+    first_wave: that of the result.
   """
   if len(wave.policy_step):
     policy_step = int(wave.policy_step[0])

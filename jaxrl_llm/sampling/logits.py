@@ -253,18 +253,20 @@ def _invert(masses, target):
 
   Args:
     masses: [S, n].
-    target: [S].
+    target: [S], at least 0 but for rounding.
 
   Returns:
     [S] int32, the first index whose cumulative mass exceeds the target, always
     of an entry with mass even if rounding leaves the total below the target,
     then the one at which it is reached; and [S], the rest of the target within
-    this entry.
+    this entry. A target of 0 counts as the least that float32 can tell from it
+    in the total: else the first entry would be taken, however small.
   """
   n = masses.shape[-1]
   total = jnp.cumsum(masses, -1)
   index = jnp.arange(n)
-  passed = (total > target[:, None]) & (masses > 0)
+  least = jnp.maximum(target, total[:, -1] * 2 ** -24)[:, None]
+  passed = (total > least) & (masses > 0)
   first = jnp.min(jnp.where(passed, index, n), -1)
   # Entries behind it are so small that they are lost in the sum.
   reached = jnp.argmax(total >= total[:, -1:], -1)[:, None]

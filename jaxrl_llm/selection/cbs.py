@@ -159,7 +159,7 @@ class _Cbs:
   def feedback(self, state: CbsState, probe: Probe) -> CbsState:
     """Judges the rounds before the probe, and trains the scheduler on them."""
     sampled = probe.first_wave  # what was picked before is judged
-    if sampled is None:
+    if sampled < 0:
       sampled = state.waves - self.sizes.lag
     state = state._replace(waves=state.waves + 1, measured=Measured())
     if np.isnan(probe.reward):
@@ -168,7 +168,7 @@ class _Cbs:
     ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
     judged = Pending(*(x[ready] for x in state.pending))
     state = state._replace(
-        probe=probe._replace(first_wave=None),
+        probe=probe,
         pending=_drop(state.pending, ready))
     if not ready.any() or before.policy_step in (-1, probe.policy_step):
       return state

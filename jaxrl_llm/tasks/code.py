@@ -156,12 +156,8 @@ def parse(row: Mapping[str, Any], shown_tests: int) -> tuple[str, Checks]:
     if fault := _fault(test):
       raise ValueError(f'test {number} is {plain.shown(test)}, {fault}')
   solution = str(row.get('code' if mbpp else 'solution') or '')
-  setup = []
-  for name in 'test_imports', 'test_setup_code' if mbpp else 'setup':
-    given = row.get(name) or []
-    setup += given if isinstance(given, (list, tuple)) else [given]
-  if fault := next(filter(None, map(_unread, setup)), ''):
-    raise ValueError(f'the statements before the tests are {fault}')
+  setup = [*_lines(row, 'test_imports')]
+  setup += _lines(row, 'test_setup_code' if mbpp else 'setup') or ['']
   entry = str(row.get('entry_point') or '')
   text = _WRITE.replace('{text}', _text(
       row, 'problem' if not mbpp else 'text' if 'text' in row else 'prompt'))
@@ -189,6 +185,16 @@ def _list(row: Mapping[str, Any], name: str) -> list[Any]:
   return list(value)
 
 
+def _lines(row: Mapping[str, Any], name: str) -> list[str]:
+  """Returns the texts of a field of Python statements: a text or a list."""
+  given = row.get(name) or []
+  given = list(given) if isinstance(given, (list, tuple)) else [given]
+  texts = all(isinstance(text, str) for text in given)
+  if fault := _unread('\n'.join(given) if texts else given):
+    raise ValueError(f'the statements of {name!r} before the tests are {fault}')
+  return given
+
+
 def _unread(text: Any) -> str:
   """Says why a text is no Python; '' if it is some."""
   if not isinstance(text, str):
@@ -207,9 +213,12 @@ def _fault(test: Any) -> str:
     return fault
   with warnings.catch_warnings(action='ignore'):
     lines = ast.parse(test).body
-  # A comparison whose value nobody reads.
+  lines = [line for line in lines if not isinstance(
+      line, (ast.Import, ast.ImportFrom, ast.Assign))] or lines
+  # Such as a comparison whose value nobody reads.
   return '' if any(
-      not isinstance(line, ast.Expr) or isinstance(line.value, ast.Call)
+      not isinstance(line, ast.Expr) or not isinstance(
+          line.value, (ast.Compare, ast.Constant, ast.Name))
       for line in lines) else 'which cannot fail: begin it with assert.'
 
 

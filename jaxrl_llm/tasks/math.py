@@ -282,7 +282,9 @@ class Rewarded(Problems):
   def __init__(self, options: Options, tokenizer):
     self.rewards = own_reward.Rewards(options.reward, options.reward_weights)
     super().__init__(options, tokenizer)
-    for problems in self.train, self.heldout:  # each has files of its own
+    # Held-out problems of the same files may lack what few rows have.
+    for problems in (self.train, self.heldout) if options.heldout else (
+        [*self.train, *self.heldout],):
       self.rewards.declare(p.info for p in problems)
 
   def judge(

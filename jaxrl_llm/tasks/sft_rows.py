@@ -240,9 +240,15 @@ def _conversation(
   if marked:
     ids, learned = marked[0], np.array(marked[1], bool)
     _refuse_cut(messages[:answers[-1] + 1], tokenizer, tools, '')
-    for i in {*turns} - {*answers}:
-      learned[slice(*(_common(ids, tokenizer.encode(tokenizer.conversation(
-          messages[:n], tools))) for n in (i, i + 1)))] = False
+    # An answer reaches up to the next one: what is between has no marks.
+    bounds = [*turns, len(messages)]
+    for i, after in zip(turns, bounds[1:]):
+      if i not in answers:
+        for n in i, after:
+          _begun(tokenizer, text, messages, tools, n,
+                 'leave out the weights, or set sft.turns=last')
+        learned[slice(*(_common(ids, tokenizer.encode(tokenizer.conversation(
+            messages[:n], tools))) for n in (i, after)))] = False
     if last or first:
       learned[:_common(ids, tokenizer.encode(tokenizer.conversation(
           messages[:answers[0]], tools, prompt=True)))] = False
@@ -293,20 +299,31 @@ def _added(
     tokenizer, text, messages, tools, answers) -> Iterator[tuple[str, str]]:
   """Yields the text before and up to the end of what each answer adds."""
   for i in answers:
-    before, after = (
-        tokenizer.conversation(messages[:n], tools) for n in (i, i + 1))
-    # Most answers begin like the prompt for one, which RL gives the model.
-    prompt = tokenizer.conversation(messages[:i], tools, prompt=True)
-    begun = os.path.commonprefix([text, prompt])
-    # Some templates end a text that no answer follows.
-    if not (text.startswith(after) and begun.startswith(
-        os.path.commonprefix([before, prompt]))):
-      raise ValueError(
-          f'the chat template writes message {i + 1} in another way once '
-          'others follow, such as without its reasoning: set sft.turns=last, '
-          'or give the template generation marks.')
+    fix = 'set sft.turns=last, or give the template generation marks'
+    begun = _begun(tokenizer, text, messages, tools, i, fix)
+    after = tokenizer.conversation(messages[:i + 1], tools)
+    if not text.startswith(after):
+      raise _changed(i, fix)
     _refuse_cut(messages[:i + 1], tokenizer, tools, after)
     yield begun, after
+
+
+def _begun(tokenizer, text, messages, tools, i: int, fix: str) -> str:
+  """Returns the text before message i, which stays if others follow."""
+  before = tokenizer.conversation(messages[:i], tools)
+  # Most answers begin like the prompt for one, which RL gives the model.
+  prompt = tokenizer.conversation(messages[:i], tools, prompt=True)
+  begun = os.path.commonprefix([text, prompt])
+  # Some templates end a text that no answer follows.
+  if not begun.startswith(os.path.commonprefix([before, prompt])):
+    raise _changed(i, fix)
+  return begun
+
+
+def _changed(i: int, fix: str) -> ValueError:
+  return ValueError(
+      f'the chat template writes message {i + 1} in another way once others '
+      f'follow, such as without its reasoning: {fix}.')
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:

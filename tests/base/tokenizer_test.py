@@ -236,6 +236,10 @@ def test_a_chat_format_without_the_text_of_the_user(tmp_path):
   bpe(tmp_path, chat=CHAT.replace('{{ m.content }}', '{{ m.text }}'))
   with pytest.raises(ValueError, match='leaves out the text of the user: corr'):
     ModelTokenizer(tmp_path).chat('1+1?')
+  # To change it is no fault.
+  bpe(tmp_path, chat=CHAT.replace(
+      'm.content }}', "m.content.replace('/no_think', '') }}"))
+  assert '1+1?' in ModelTokenizer(tmp_path).chat('1+1? /no_think')
 
 
 def test_a_model_without_chats_says_so(tmp_path):

@@ -240,19 +240,22 @@ def test_a_batch_without_tokens_leaves_the_calibration():
   assert metrics['obrs_empty'] == 0 == metrics['tokens']
 
 
-def test_a_skipped_update_leaves_the_calibration():
-  """One behaviour that is not a number, between good batches."""
-  learner, good = _learner(), _batch()
-  behaviour = good.behaviour_logprobs.copy()
-  behaviour[tuple(np.argwhere(good.mask)[0])] = np.nan
+@pytest.mark.parametrize('alpha', ['estimate', 'mask'])
+@pytest.mark.parametrize('name, value', [
+    ('behaviour_logprobs', np.nan), ('advantages', np.inf)])
+def test_a_skipped_update_leaves_the_calibration(alpha, name, value):
+  """A number that is not finite, between good batches."""
+  learner, good = _learner(alpha=alpha), _batch()
+  bad = np.array(getattr(good, name))
+  bad[tuple(np.argwhere(good.mask)[0])[:bad.ndim]] = value
   state, skipped = learner.init(jax.device_put(_params(0))), []
-  for batch in good, good.replace(behaviour_logprobs=behaviour), good:
+  for batch in good, good.replace(**{name: bad}), good:
     before = jax.device_get(state.calibration)
     state, metrics = _update(learner, state, batch, {})
     skipped.append(int(metrics['skipped']))
     assert np.isfinite(jax.tree.leaves(state.calibration)).all()
     if len(skipped) == 2:
-      assert state.calibration.alpha == before.alpha
+      assert state.calibration == before
     state = jax.device_put(state)
   assert skipped == [0, 1, 1]
 

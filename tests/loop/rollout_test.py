@@ -128,19 +128,30 @@ def test_a_few_steps_without_any_reward_end_the_run(kinds, first):
   said = [unrewarded.check(*step_of(kinds), first + i) for i in range(2)]
   assert f'step {first + 1} ' in said[0] and not said[1]
   assert f'({rewards.counts(kinds)})' in said[0]
-  with pytest.raises(VerifierError, match='^3 steps in a row.* f is bad'):
+  with pytest.raises(VerifierError, match='^3 times in a row.* f is bad'):
     unrewarded.check(*step_of(kinds), first + 2)
 
 
 def test_steps_that_end_early_count_by_their_responses():
   unrewarded = rollout.Unrewarded(least=5)
-  found = [unrewarded.check(*step_of(['error'] * 2), i) for i in range(8)]
+  found = [unrewarded.check(*step_of(['error'] * 2), i) for i in range(1, 9)]
   assert [i for i, said in enumerate(found) if said] == [2]
-  with pytest.raises(VerifierError, match='^3 steps in a row'):
+  assert found[2].startswith(
+      'None of the last 6 responses up to step 4 has a reward (6 error): see')
+  with pytest.raises(VerifierError, match='^3 times in a row'):
     unrewarded.check(*step_of(['error']), 8)
   unrewarded.check(*step_of(['error'] * 4), 9)
   unrewarded.check(*step_of(['right']), 10)
   assert not unrewarded.check(*step_of(['error'] * 4), 11)
+  # Those of a first step end the run, if all failed from the start.
+  failing = rollout.Unrewarded(least=5)
+  assert not failing.check(*step_of(['error'] * 4), 0)
+  assert not failing.check(*step_of([]), 1)
+  with pytest.raises(VerifierError, match='^None of the 2 .*since f is bad'):
+    failing.check(*step_of(['error'] * 2), 2)
+  mixed = rollout.Unrewarded(least=5)
+  for i, kind in enumerate(['own', 'error', 'error']):
+    mixed.check(*step_of([kind] * 2), i)
 
 
 def test_one_reward_makes_the_steps_before_it_forgotten():

@@ -104,7 +104,7 @@ def test_the_probe_is_a_mean_over_responses():
   table = table.replace(policy_step=np.full(4, 7))
   got = step_metrics.probe(table, 9)
   # Rows 0 and 1 have 1 and 4 tokens and the entropies 0 and 1.
-  assert got == (.5, .5, 7, None)
+  assert got == (.5, .5, 7, -1)
   assert step_metrics.probe(table, 9, 3).first_wave == 3
   table = table.replace(valid=np.zeros(4, bool))
   assert np.isnan(step_metrics.probe(table, 9)[:2]).all()

@@ -164,16 +164,18 @@ def test_draw_never_leaves_the_support(vocab):
       assert token == alone
 
 
-def test_draw_takes_no_token_that_is_lost_in_the_sum():
-  """Noise on each side of a block's end, where every block ends with e^-60."""
+@pytest.mark.parametrize('place', [0, 19])
+def test_draw_takes_no_token_that_is_lost_in_the_sum(place):
+  """Noise on each side of a block's end, where all begin or end with e^-60."""
   rng = np.random.default_rng(0)
   x = rng.normal(0, 3, (30, 320)).astype(np.float32)
   x[np.arange(30), rng.integers(0, 320, 30)] += 8
-  x[:, 19::20] = -60
+  x[:, place::20] = -60
   given = logits_lib.process(jnp.asarray(x), SamplingParams())
   ends = np.cumsum(np.asarray(given.masses, np.float64), -1)[..., None]
   noise = (np.floor(ends * 2 ** 23) + np.arange(-2, 4)).reshape(30, -1)
   noise = np.clip(noise, 0, 2 ** 23 - 1) / 2 ** 23
+  noise[:, 0] = 0
   rows = np.repeat(np.arange(30), noise.shape[1])
   token = logits_lib.draw(
       given.behaviour[rows], jnp.asarray(noise.reshape(-1), jnp.float32),

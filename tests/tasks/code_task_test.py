@@ -30,6 +30,7 @@ MBPP = {
     'test_setup_code': 'two = Pair(1, 1)',
     'test_list': ['assert sum(1, 2) == 3', 'assert sum(-1, 1) == 0',
                   'assert sum(two.a, two.b) == 2']}
+BEFORE = "of 'setup' before the tests are no "
 PAIR = ('class Pair:\n  def __init__(self, a, b): self.a, self.b = a, b\n')
 MBPP['code'] = PAIR + MBPP['code'].replace('\r\n', '\n')
 HUMANEVAL = {
@@ -139,8 +140,15 @@ def test_statements_before_the_tests_may_be_a_list(make):
   assert listed.train[0].info.setup == 'import math\nx = 1'
   text = make({**MBPP, 'test_imports': 'import math'})
   assert text.train[0].info.setup.startswith('import math')
-  called = make({**PLAIN, 'tests': ['check(double)', 'x = 1\nassert x']})
-  assert len(called.train[0].info.tests) == 2
+  lines = make({**PLAIN, 'setup': ['def g():', '  return 1']})
+  assert lines.train[0].info.setup == 'def g():\n  return 1'
+  # As rows of MBPP always had it: runs go on with the same problems.
+  bare = make({**PLAIN, 'test_imports': ['import math']})
+  assert bare.train[0].info.setup == 'import math\n'
+  called = make({**PLAIN, 'tests': [
+      'check(double)', 'x = 1\nassert x', 'double(1) == 2 or exit(1)',
+      'double(1)[0]', '[1 / 0 for _ in [1] if double(1) != 2]']})
+  assert len(called.train[0].info.tests) == 5
 
 
 def test_rows_by_id(make):
@@ -162,11 +170,13 @@ def test_rows_by_id(make):
     ({'problem': 'x', 'tests': ['assert f(1)', 'f(1) == 2']},
      "test 2 is .*, which cannot fail: begin it with assert"),
     ({'problem': 'x', 'tests': ['']}, 'which cannot fail'),
+    ({'problem': 'x', 'tests': ['r = f(1)\nr == 1']}, 'which cannot fail'),
+    ({'problem': 'x', 'tests': ['import m\nf(1) == 2']}, 'which cannot fail'),
     ({'problem': 'x', 'tests': ['assert f(']}, 'no Python .*: correct it'),
-    ({**PLAIN, 'setup': ['import math', 3]}, 'before the tests are no text'),
-    ({**PLAIN, 'setup': 'import'}, 'before the tests are no Python'),
-    ({**PLAIN, 'setup': 3}, 'before the tests are no text'),
-    ({**PLAIN, 'setup': {'x': 1}}, 'before the tests are no text'),
+    ({**PLAIN, 'setup': ['import math', 3]}, BEFORE + 'text'),
+    ({**PLAIN, 'setup': 'import'}, BEFORE + 'Python'),
+    ({**PLAIN, 'setup': 3}, BEFORE + 'text'),
+    ({**PLAIN, 'setup': {'x': 1}}, BEFORE + 'text'),
     ({'problem': 'x', 'cases': [{'input': ['1'], 'output': 3}]},
      'texts or numbers'),
     ({**HUMANEVAL, 'prompt': 3}, "field 'prompt' is missing"),

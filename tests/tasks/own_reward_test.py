@@ -132,6 +132,13 @@ def test_held_out_problems_have_what_a_function_needs(make, tmp_path):
     make('def f(level):\n  return [1]', heldout=(str(tmp_path / 'c.jsonl'),))
 
 
+def test_held_out_problems_of_the_same_file_may_lack_a_column(make):
+  rows = [*({'problem': f'{i}'} for i in range(19)), {'problem': 'a', 'b': 1}]
+  split = make('def f(b):\n  return [1]', rows, heldout_count=4)
+  assert len(split.heldout) == 4 and any(
+      'b' in p.info.columns for p in split.train)
+
+
 def test_a_problem_needs_no_answer(make):
   task = make(RECORD, [{'problem': 'a'}, {'problem': 'b', 'answer': [1, 2]},
                        {'problem': 'c', 'answer': ''},

@@ -420,6 +420,21 @@ def test_answers_without_weight_are_not_learned(task, marks):
   refused(made, row({'weight': .5}, {}), 'message 2 has the weight', '0 and 1')
 
 
+def test_an_answer_without_weight_whose_reasoning_is_cut_later(task):
+  made, (first, *rest) = task('qwen3', True), chat(
+      'a:<think>\nhm\n</think>\n\nhello hello', 'u:what is 2 + 2?',
+      'a:<think>\nno\n</think>\n\n4')
+  messages = [*chat('u:hello'), {**first, 'weight': 0}, *rest]
+  assert runs(made, dict(messages=messages)) == [
+      '<think>\nno\n</think>\n\n4<|im_end|>\n']
+  kept = [*chat('u:hello'), first, rest[0], {**rest[1], 'weight': 0}]
+  assert runs(made, dict(messages=kept)) == ['hello hello<|im_end|>\n']
+  # Two answers in a row: only the second is followed by the user.
+  both = [*chat('u:hello'), {**first, 'weight': 0}, first, *rest]
+  refused(made, dict(messages=both), 'writes message 3 in another way',
+          'leave out the weights')
+
+
 def test_a_template_that_cuts_reasoning_out_of_every_answer(task):
   cut = task('cuts')
   said = '<think>\nhm\n</think>\n\n4'
