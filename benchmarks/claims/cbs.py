@@ -72,7 +72,9 @@ def measure(
     picking = oracle.picking(config_lib.load(config, fields))
   with picking:
     rows = runs.train_arm(config, name, folder, fields)
-  updated = [row for row in rows[1 + tables.WARM:] if row['batch/rounds']]
+  # A policy that collapses may never fill a batch after the first steps.
+  updated = [row for row in rows[1 + tables.WARM:] if row['batch/rounds']] or (
+      rows[1:])
   return {
       **tables.curves_of(rows),
       'seconds': {name: round(statistics.median(

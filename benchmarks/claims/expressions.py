@@ -15,6 +15,7 @@ rates. Training problems, held-out problems and demonstrations have no function
 in common.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -110,8 +111,9 @@ class Expressions(code.Code):
     self._file = options.known and pathlib.Path(options.known)
     if self._file and self._file.exists():
       for line in self._file.read_text().splitlines():
-        number, text, *found = json.loads(line)
-        self._known[number, text] = functools.partial(Verdict, *found)
+        with contextlib.suppress(ValueError):  # a line that was cut off
+          number, text, *found = json.loads(line)
+          self._known[number, text] = functools.partial(Verdict, *found)
 
   def _draw(
       self, form: str, rng: random.Random) -> tuple[str, tuple[int, ...]]:

@@ -235,7 +235,7 @@ def main() -> None:
   """Prints what was checked; exits with 1 where something is wrong."""
   claims = all_claims.claims()
   said = {claim.name: runs.said(claim, rows) for claim in claims
-          if (rows := runs.committed(claim))}
+          if (rows := runs.measured(claim))}
   faults = check((runs.ROOT / 'README.md').read_text(), said)
   orders = {claim.name: settings_order(claim) for claim in claims}
   for name, order in orders.items():

@@ -19,6 +19,7 @@ import os
 import pathlib
 import queue
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -212,7 +213,7 @@ def check_new(claim: Claim) -> None:
     ValueError: they were, or there are rows of runs that count.
   """
   path = settings_path(claim)
-  if path.exists() or any('factor' not in row for row in committed(claim)):
+  if path.exists() or measured(claim):
     raise ValueError(
         f'{claim.name} has settings or rows of runs that count in '
         f'{path.parent}: settings are chosen once. Make another claim, or '
@@ -359,6 +360,10 @@ def train_arm(
       'sft.cache': str(folder / 'warm_start'), 'log.display': False,
       'log.tensorboard': False, 'checkpoint.every': 0, **fields})
   stages.validate(loaded)
+  if not loaded.checkpoint.every:
+    # A run that was stopped left a checkpoint, but what a claim collects beside
+    # the run's state is gone.
+    shutil.rmtree(folder / name, ignore_errors=True)
   train.train(loaded, name)
   return metrics.read(folder / name / 'metrics.jsonl')
 
@@ -390,6 +395,13 @@ def committed(claim: Claim) -> list[dict[str, Any]]:
   path = RESULTS / f'{claim.name}.jsonl'
   return [*map(json.loads, path.read_text().splitlines())] if (
       path.exists()) else []
+
+
+def measured(claim: Claim) -> list[dict[str, Any]]:
+  """Reads the rows in results/claims; none if there are those of tuning alone.
+  """
+  rows = committed(claim)
+  return rows if any('factor' not in row for row in rows) else []
 
 
 def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
@@ -480,12 +492,17 @@ def marked(name: str) -> re.Pattern[str]:
       rf'(?<=<!-- claim {name} -->\n).*?(?=<!-- end -->)', re.DOTALL)
 
 
+def write_rows(claim: Claim, rows: Sequence[tables.Result]) -> None:
+  """Writes rows into results/claims."""
+  RESULTS.mkdir(parents=True, exist_ok=True)
+  (RESULTS / f'{claim.name}.jsonl').write_text(
+      ''.join(json.dumps(row) + '\n' for row in rows))
+
+
 def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
   """Writes rows, and, if one counts, report, picture and sentences of docs/."""
-  RESULTS.mkdir(parents=True, exist_ok=True)
+  write_rows(claim, rows)
   path = RESULTS / f'{claim.name}.md'
-  path.with_suffix('.jsonl').write_text(
-      ''.join(json.dumps(row) + '\n' for row in rows))
   if all('factor' in row for row in rows):
     return
   path.write_text(report(claim, rows))
@@ -542,9 +559,14 @@ def program(claim: Claim) -> None:
     if rows := results_of(tuning + counted, folder):
       write(claim, [row for _, row in rows])
     return
+  there = lambda: [row for _, row in results_of(tuning + counted, folder)]
   if not args.report:
-    train_all(counted, folder, module)
-  rows = [row for _, row in results_of(tuning + counted, folder)]
+    try:
+      train_all(counted, folder, module)
+    finally:
+      if args.write:
+        write_rows(claim, there())
+  rows = there()
   if all('factor' in row for row in rows):
     parser.error(f'{folder} has no run that counts: leave out --report, or '
                  'give the --folder of the runs.')

@@ -397,7 +397,8 @@ def draw(
   """
   import matplotlib
   from matplotlib.figure import Figure as Canvas
-  panels = [panel for panel in panels if _drawn(panel)]
+  if not (panels := [panel for panel in panels if _drawn(panel)]):
+    return
   rows = math.ceil(len(panels) / 3)
   columns = math.ceil(len(panels) / rows)
   known: set[str] = set()

@@ -24,7 +24,7 @@ from tests.helpers.devices import ROOT
 
 CLAIMS = {claim.name: claim for claim in all_claims.claims()}
 MEASURED = {name: rows for name, claim in CLAIMS.items()
-            if (rows := runs.committed(claim))}
+            if (rows := runs.measured(claim))}
 
 
 def rows_of(arm, values, first=10):
@@ -526,6 +526,46 @@ def test_a_report_says_the_hours_of_all_its_runs():
   rows = [{'minutes': 30.0}, {'elapsed': [0.0, 3600.0]}, {}]
   assert 'all 3 runs took 1.5 hours' in runs._spent(rows)
   assert not runs._spent([{}])
+
+
+def test_rows_are_saved_where_a_run_fails(
+    tmp_path, results, monkeypatch, capsys):
+  claim = claim_of(measure=lambda *args: {'x': 1.0})
+  where = tmp_path / 'runs'
+  where.mkdir()
+  tuning = runs.tuning_runs(claim)
+  tuning += runs.further_runs(claim, [(run, {'x': 1.0}) for run in tuning])
+  for run in tuning:
+    runs.do(claim, run, where, 'here')
+  runs.freeze(claim, runs.results_of(tuning, where))
+  runs.write(claim, [row for _, row in runs.results_of(tuning, where)])
+  assert runs.committed(claim) and not runs.measured(claim)  # tuning alone
+
+  def fails(counted, *args):
+    runs.do(claim, counted[0], where, 'here')
+    raise RuntimeError('base,11 failed')
+
+  monkeypatch.setattr(runs, 'train_all', fails)
+  monkeypatch.setattr('sys.argv', ['x', '--write', f'--folder={where}'])
+  with pytest.raises(RuntimeError, match='base,11'):
+    runs.program(claim)
+  assert [row['seed'] for row in runs.measured(claim)
+          if 'factor' not in row] == [10]
+
+
+def test_a_run_that_was_stopped_starts_again(tmp_path, monkeypatch):
+  """What its claim has collected is gone, but for runs with checkpoints."""
+  config = str(ROOT / 'tests/helpers/tiny.py')
+  monkeypatch.setattr(
+      'jaxrl_llm.train.train', lambda loaded, name: seen.append(
+          (tmp_path / name / 'metrics.jsonl').exists()))
+  monkeypatch.setattr('jaxrl_llm.monitoring.metrics.read', lambda path: [])
+  seen = []
+  for fields in {}, {'checkpoint.every': 2}:
+    (tmp_path / 'a,10').mkdir(exist_ok=True)
+    (tmp_path / 'a,10/metrics.jsonl').write_text('')
+    runs.train_arm(config, 'a,10', tmp_path, fields)
+  assert seen == [False, True]
 
 
 def test_a_report_of_no_runs_says_so(tmp_path, monkeypatch, capsys):
