@@ -564,7 +564,7 @@ def program(claim: Claim) -> None:
     try:
       train_all(counted, folder, module)
     finally:
-      if args.write:
+      if args.write and there():
         write_rows(claim, there())
   rows = there()
   if all('factor' in row for row in rows):

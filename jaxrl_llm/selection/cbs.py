@@ -129,6 +129,11 @@ class Options(bandit.Network):
   ablate: Literal['none', 'raw_gain', 'no_entropy'] = 'none'
 
 
+def _judging(probe: Probe) -> Probe:
+  """Leaves out `first_wave`, which checkpoints of older runs do not have."""
+  return probe._replace(first_wave=None)  # type: ignore[arg-type]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Cbs:
   """Functions of the selection, see `types.Selection`.
@@ -149,7 +154,7 @@ class _Cbs:
     waiting = (self.sizes.lag + 1) * self.sizes.rounds
     return CbsState(
         waves=0, rounds=0, scheduler=bandit.init(self.options, key),
-        averages=bandit.Gain(), probe=Probe(np.nan, np.nan, -1),
+        averages=bandit.Gain(), probe=_judging(Probe(np.nan, np.nan, -1)),
         pending=Pending(
             np.full(waiting, -1), np.zeros(waiting, np.int64),
             np.zeros((waiting, self.rows, len(bandit.FEATURES)), np.float32),
@@ -168,8 +173,7 @@ class _Cbs:
     ready = (state.pending.wave >= 0) & (state.pending.wave < sampled)
     judged = Pending(*(x[ready] for x in state.pending))
     state = state._replace(
-        probe=probe,
-        pending=_drop(state.pending, ready))
+        probe=_judging(probe), pending=_drop(state.pending, ready))
     if not ready.any() or before.policy_step in (-1, probe.policy_step):
       return state
     options = self.options

@@ -303,7 +303,7 @@ def _added(
     begun = _begun(tokenizer, text, messages, tools, i, fix)
     after = tokenizer.conversation(messages[:i + 1], tools)
     if not text.startswith(after):
-      raise _changed(i, fix)
+      raise _changed(f'message {i + 1}', fix)
     _refuse_cut(messages[:i + 1], tokenizer, tools, after)
     yield begun, after
 
@@ -316,14 +316,14 @@ def _begun(tokenizer, text, messages, tools, i: int, fix: str) -> str:
   begun = os.path.commonprefix([text, prompt])
   # Some templates end a text that no answer follows.
   if not begun.startswith(os.path.commonprefix([before, prompt])):
-    raise _changed(i, fix)
+    raise _changed(f'what stands before message {i + 1}', fix)
   return begun
 
 
-def _changed(i: int, fix: str) -> ValueError:
+def _changed(what: str, fix: str) -> ValueError:
   return ValueError(
-      f'the chat template writes message {i + 1} in another way once others '
-      f'follow, such as without its reasoning: {fix}.')
+      f'the chat template writes {what} in another way once others follow, '
+      f'such as without reasoning: {fix}.')
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:

@@ -554,7 +554,7 @@ def test_rows_are_saved_where_a_run_fails(
 
 
 def test_a_run_that_was_stopped_starts_again(tmp_path, monkeypatch):
-  """What its claim has collected is gone, but for runs with checkpoints."""
+  """Removes its folder, unless the run saves checkpoints as it goes."""
   config = str(ROOT / 'tests/helpers/tiny.py')
   monkeypatch.setattr(
       'jaxrl_llm.train.train', lambda loaded, name: seen.append(

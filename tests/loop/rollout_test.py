@@ -149,6 +149,9 @@ def test_steps_that_end_early_count_by_their_responses():
   assert not failing.check(*step_of([]), 1)
   with pytest.raises(VerifierError, match='^None of the 2 .*since f is bad'):
     failing.check(*step_of(['error'] * 2), 2)
+  later = rollout.Unrewarded(least=5)
+  later.check(*step_of(['right']), 0)
+  assert later.check(*step_of(['error'] * 5), 1)
   mixed = rollout.Unrewarded(least=5)
   for i, kind in enumerate(['own', 'error', 'error']):
     mixed.check(*step_of([kind] * 2), i)

@@ -431,7 +431,7 @@ def test_an_answer_without_weight_whose_reasoning_is_cut_later(task):
   assert runs(made, dict(messages=kept)) == ['hello hello<|im_end|>\n']
   # Two answers in a row: only the second is followed by the user.
   both = [*chat('u:hello'), {**first, 'weight': 0}, first, *rest]
-  refused(made, dict(messages=both), 'writes message 3 in another way',
+  refused(made, dict(messages=both), 'writes what stands before message 3 in',
           'leave out the weights')
 
 
