@@ -39,6 +39,20 @@ BATCH = 128
 Point = Mapping[str, float]
 
 
+def run(module: str, *args: str, **fields: Any) -> None:
+  """Runs a program of the package.
+
+  Args:
+    module: of the program.
+    *args: of its command line.
+    **fields: of the config, with __ for a dot.
+  """
+  subprocess.run(
+      [sys.executable, '-m', f'jaxrl_llm.{module}', *args, *(
+          f'--config.{key.replace("__", ".")}={value}'
+          for key, value in fields.items())], cwd=ROOT, check=True)
+
+
 def trained(
     out: pathlib.Path, name: str, **fields: Any) -> list[dict[str, Any]]:
   """Runs the config with other fields; returns the rows of its metrics.
@@ -46,21 +60,16 @@ def trained(
   Args:
     out: parent folder of the runs.
     name: of the run.
-    **fields: of the config, with __ for a dot.
+    **fields: see `run`.
   """
   folder = out / name
-  fields = {
-      'workdir': folder, 'advantage': 'none', 'samples_per_prompt': 1,
-      'prompts_per_step': BATCH, 'drop_zero_advantage': False,
-      'optimizer__schedule': 'constant', 'checkpoint__every': 10,
-      'sft__cache': 'none', **fields}
   if not (folder / 'done').exists():
-    subprocess.run(
-        [sys.executable, '-m', 'jaxrl_llm.train', f'--config={CONFIG}', *(
-            f'--config.{key.replace("__", ".")}={value}'
-            for key, value in fields.items())], cwd=ROOT, check=True)
+    run('train', f'--config={CONFIG}', **{
+        'workdir': folder, 'advantage': 'none', 'samples_per_prompt': 1,
+        'prompts_per_step': BATCH, 'drop_zero_advantage': False,
+        'optimizer__schedule': 'constant', 'checkpoint__every': 10, **fields})
     (folder / 'done').touch()
-    shutil.rmtree(folder / 'checkpoints')  # 1.6 GB
+    shutil.rmtree(folder / 'checkpoints', ignore_errors=True)  # 1.6 GB
   return [*map(json.loads, (folder / 'metrics.jsonl').read_text().splitlines())]
 
 
@@ -83,16 +92,30 @@ def tuned(
   """Fine-tunes on the teacher's samples; returns figures as `distilled`."""
   found, lengths = {}, [
       json.loads(line)['tokens'] for line in samples.read_text().splitlines()]
-  for steps in POINTS:
-    rows = trained(
-        out, f'sft,{rate:g},{steps}', teacher__model__hf=teacher, steps=1,
-        optimizer__learning_rate=0, sft__path=samples, sft__batch=BATCH,
-        sft__steps=steps, sft__learning_rate=rate, sft__schedule='constant',
-        sft__warmup_steps=5)
+  folder = out / f'sft,{rate:g}'
+  if not (folder / 'done').exists():
+    run('sft', f'--config={CONFIG}', workdir=folder, sft__path=samples,
+        sft__batch=BATCH, sft__steps=POINTS[-1], sft__learning_rate=rate,
+        sft__schedule='constant', sft__warmup_steps=5,
+        checkpoint__every=POINTS[0], checkpoint__keep=len(POINTS) + 1)
+    (folder / 'done').touch()
+  for steps in reversed(POINTS):
+    name = f'sft,{rate:g},{steps}'
+    model = folder / str(steps)
+    if not model.exists():
+      run('export', f'--workdir={folder}/sft', '--checkpoint=last',
+          f'--out={model}', '--dtype=float32')
+    for path in (folder / 'sft/checkpoints').iterdir():
+      if path.name.isdigit() and int(path.name) > max(
+          (point for point in POINTS if point < steps), default=0):
+        shutil.rmtree(path)
+    # A step without a learning rate: its evaluation, and its KL.
+    rows = trained(out, name, model__hf=model, teacher__model__hf=teacher,
+                   steps=1, optimizer__learning_rate=0)
     found[steps] = dict(
         kl=rows[1]['update/teacher_kl'], right=rows[0]['eval/pass@1'],
         tokens=steps * BATCH * sum(lengths) / len(lengths))
-  return found
+  return {steps: found[steps] for steps in POINTS}
 
 
 def sample(out: pathlib.Path, teacher: str) -> pathlib.Path:
