@@ -57,7 +57,6 @@ def by_objective(
 
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
-  plain = by_objective(results)['grpo']['all']
   error = statistics.fmean(r['error'] for r in results)
   return f'''\
 {CONFIG}: a model of 0.28 million parameters on Countdown, 120 steps of 32 \
@@ -66,7 +65,7 @@ prompts with 8 samples, mini-batches of 64 responses. "CBS" and "largest \
 GSPO have {FEW} of the seeds of GRPO. pass@1 is measured on 532 held-out \
 problems and averaged over the last {tables.LAST} evaluations, each with a \
 standard error of {error:.3f} within a run; before training it is \
-{tables.mean_and_error(map(tables.start(), plain))}.'''
+{tables.before(results)}.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

@@ -47,7 +47,7 @@ def _arm(selection: str, rate: str, **options: Any) -> Arm:
   """Makes an arm with options of its selection."""
   return Arm({**_JOB, 'selection': selection, **{
       f'{selection}.{name}': value for name, value in options.items()}},
-             rate=rate)
+             rate=rate, tuning=range(4))
 
 
 ARMS = {
@@ -86,8 +86,6 @@ def measure(
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
   error = statistics.fmean(r['error'] for r in results)
-  start = tables.mean_and_error(
-      map(tables.start(), tables.by_arm(results, LABELS)['largest']))
   return f'''\
 {CONFIG} with benchmarks/claims/misled.py: a model of 0.28 million parameters \
 on Countdown, {_JOB["steps"]} steps of {CANDIDATES // 8} prompts with 8 \
@@ -101,7 +99,8 @@ each row, are inner products of gradients (benchmarks/claims/misled.py). \
 pass@1 is measured without flips on \
 532 held-out problems and averaged over the last {tables.LAST} evaluations, \
 each with a standard error of {error:.3f} within a run; before training it is \
-{start}. Correlations of scores and features are means over the second half.'''
+{tables.before(results)}. Correlations of scores and features are means over \
+the second half.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

@@ -36,16 +36,14 @@ AGAINST = [
 
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
-  arms = tables.by_arm(results, LABELS)
-  start = tables.mean_and_error(map(tables.start(), arms['clip']))
   return f'''\
 {CONFIG}: a model of 0.28 million parameters on Countdown, \
 {jackpot.UPDATES} updates of {jackpot.ROWS} responses, {UPDATES} on the \
 rollouts of one policy, after a warm-up of 32 updates. Only "clip" clips. \
 No-clip TIS weights by min(p_new / p_old, 3), which is the cap of Jackpot's \
 weights. pass@1 is measured on 532 held-out problems at the end; before \
-training it is {start}. KL is of the behaviour to the policy in training, \
-before and after rejection, acceptance and the share of weights at c1 are of \
+training it is {tables.before(results)}. KL is of the behaviour to the policy \
+in training, before and after rejection, acceptance and the share of weights at c1 are of \
 all tokens: means over the run.'''
 
 

@@ -126,7 +126,7 @@ pass@1 is measured on 532 held-out problems at the end; before training it is \
 {start:.3f}. The best rate of an arm is the one with the best mean over these \
 seeds, which favours all arms alike. The average over rates is over the \
 logarithm of the rate, from 1/27 to 2 times that of the config (1/27 to 1 with \
-the frozen actor).'''
+the frozen actor); the rates at its ends count half, as in any trapezoid.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
@@ -154,6 +154,7 @@ def sections(results: Sequence[tables.Result]) -> str:
     figures.update({name: at(i, 'pass@1') for name, i in rates})
     parts += [
         f'## {title.capitalize()}', tables.table(arms, LABELS, figures),
+        f'Best rates: {best_rates(arms)}.',
         'Standard deviation of Z:', tables.table(
             {arm: rows for arm, rows in arms.items()
              if all(row['z_std'] for row in rows)}, LABELS,
@@ -166,12 +167,23 @@ deviation of Z, by least squares within each seed, over the rates at which one \
 of the two ends above the start.''', slopes(results)])
 
 
+def best_rates(arms: tables.Arms) -> str:
+  """Says the best rate of each arm, and whether no rate beyond it was tried."""
+  said = []
+  for arm, rows in arms.items():
+    times = rows[0]['times']
+    best = int(np.argmax(np.mean([row['pass@1'] for row in rows], 0)))
+    end = {0: ', the lowest', len(times) - 1: ', the highest'}.get(best, '')
+    said.append(f'{LABELS[arm]} x {times[best]:.3g}{end}')
+  return '; '.join(said)
+
+
 def slopes(results: Sequence[tables.Result]) -> str:
   """Returns the table of the slopes of gains."""
   lines = []
   for name, rows in gains(results).items():
     found = [float(np.polyfit(row['z_std'], row['gain'], 1)[0])
-             for row in rows if len(row['gain']) > 1]
+             for row in rows if np.ptp(row['z_std'] or [0.0]) > 0]
     if len(found) > 1:
       lines.append([name, str(len(rows[0]['gain'])),
                     tables.told(tables.student(found))])

@@ -71,7 +71,8 @@ def measured(
   loaded, rewards = config_lib.load(config, fields), collections.defaultdict(
       list)
   for response in responses:
-    rewards[response['problem_id']].append(response['reward'])
+    if response['valid']:
+      rewards[response['problem_id']].append(response['reward'])
   mean = lambda metric: statistics.fmean(row[metric] for row in rows[-LAST:])
   numbers = {
       'solved': rows[-1]['solve_rate'],
@@ -79,7 +80,8 @@ def measured(
           rows[-1][f'solve_rate/{kind}'] for kind in hard),
       **{f'pass@{k}': found[f'pass@{k}'] for k in KS},
       **{f'best@{k}': statistics.fmean(
-          best_of(row, k) for row in rewards.values()) for k in KS},
+          best_of(row, k) for row in rewards.values() if len(row) >= k)
+         for k in KS},
       'reward': mean('reward/mean'), 'entropy': mean('response/entropy'),
       'minutes': sum(row['seconds/step'] for row in rows) / 60}
   return {

@@ -10,7 +10,7 @@ has not trained on, since evaluations would be too few for targets so close.
 """
 
 import pathlib
-import statistics
+import shutil
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -62,9 +62,12 @@ def curve_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
       name: spent[name][1:] for name in SPENT.values()}}
 
 
-def measure(*arm: Any) -> dict[str, Any]:
+def measure(
+    config: str, name: str, folder: pathlib.Path, fields: Mapping[str, Any],
+) -> dict[str, Any]:
   """Trains an arm; see `runs.Claim`."""
-  rows = runs.train_arm(*arm)
+  rows = runs.train_arm(config, name, folder, fields)
+  shutil.rmtree(folder / name / 'checkpoints')  # 1.6 GB each
   steps = rows[1 + tables.WARM:]
   return {
       **curve_of(rows), 'heldout': rows[-1]['eval/pass@1'],
@@ -115,16 +118,16 @@ def mean_until_equal(arms: tables.Arms, spent: str) -> tables.Figure:
 
 def about(results: Sequence[tables.Result]) -> str:
   """Returns the paragraph on the setting."""
-  rloo = [r['generation'] for r in results if r['arm'] == 'rloo']
+  share = tables.mean_and_error(
+      (r['generation'] for r in results if r['arm'] == 'rloo'), 2)
   return f'''\
 {CONFIG}: SmolLM2-135M-Instruct on arithmetic in words, a third of it products \
 of three digits, which it never solves. Batches have 8 prompts with 16 \
 samples; with SPEED a step screens 32 prompts by 4. The reward is the mean \
 over {WINDOW} steps, of problems that the run meets for the first time; \
 SPEED's is of the screening samples. All arms have the learning rate of the \
-config, which was chosen for GRPO. Generation takes \
-{statistics.fmean(rloo):.0%} of RLOO's seconds. Runs shared the machine with \
-other work, which their seconds measure too. A run that does not reach a \
+config, which was chosen for GRPO. The share of generation in RLOO's \
+seconds is {share or 'not measured'}. Runs shared the machine with other work, which their seconds measure too. A run that does not reach a \
 target counts with all that it spent: its ratios are "at least".'''
 
 

@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 def student(values: Sequence[float]) -> Interval:
   """Returns Student's interval of a mean over seeds, of two or more."""
   mean, count = statistics.fmean(values), len(values)
-  error = statistics.stdev(values) / count ** 0.5
+  error = float(np.std(values, ddof=1)) / count ** 0.5  # NaN of a NaN
   half = stats.t.ppf((1 + LEVEL) / 2, count - 1) * error
   p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else (
       float(mean == 0))
@@ -133,7 +133,7 @@ def mean_and_error(values: Iterable[float | None], digits: int = 3) -> str:
     return 'not reached' if values else ''
   text = f'{statistics.fmean(there):,.{digits}f}'
   if len(there) > 1:
-    error = statistics.stdev(there) / len(there) ** 0.5
+    error = float(np.std(there, ddof=1)) / len(there) ** 0.5
     text += f' ± {error:,.{digits}f}'
   missed = len(values) - len(there)
   return text + (f' ({missed} of {len(values)} not reached)' if missed else '')
@@ -307,7 +307,8 @@ def parts_of(
   """
   found = {}
   for metric, name in names.items():
-    values = [float(row[metric]) for row in rows if metric in row]
+    values = [float(row[metric]) for row in rows
+              if row.get(metric) is not None]
     found[name] = [
         float(f'{statistics.fmean(values[i:i + size]):.4g}')
         for i in range(0, len(values), size)]
@@ -329,6 +330,14 @@ def end(name: str = 'pass@1') -> Figure:
 def start(name: str = 'pass@1') -> Figure:
   """Returns the function for a figure before training."""
   return lambda result: result[name][0]
+
+
+def before(results: Sequence[Result]) -> str:
+  """Says pass@1 before training, which is the mean of a seed's runs."""
+  by: dict[int, list[float]] = {}
+  for result in results:
+    by.setdefault(result['seed'], []).append(start()(result))
+  return mean_and_error(map(statistics.fmean, by.values()))
 
 
 def mean_of(name: str) -> Figure:

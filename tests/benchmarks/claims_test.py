@@ -443,6 +443,37 @@ def test_reports_and_the_pages_come_from_the_rows(name):
     assert text.split() == said.split(), f'{page} should say: {said}'
 
 
+@pytest.mark.parametrize('count', [1, 7])
+@pytest.mark.parametrize('name', [
+    'jackpot_128', 'jackpot_rates', 'cbs_64', 'cbs_misled', 'pkpo_programs',
+    'speed_real'])
+def test_the_first_rows_have_a_report(name, count):
+  """Parts of a claim land before it is whole: arms and seeds are missing."""
+  claim, rng = CLAIMS[name], np.random.default_rng(0)
+  lists = name != 'pkpo_programs'
+  rows = [{
+      'machine': 'a machine', 'date': '2026-01-01', 'rate': 1.0, 'steps': 3,
+      **dict.fromkeys(('samples', 'updates', 'gflops', 'elapsed'), [0, 1, 2]),
+      **{key: rng.random(3).tolist() for key in ('z_std', 'reward', 'curve')},
+      **{key: rng.random(3).tolist() if lists else rng.random()
+         for key in ('pass@1', 'pass@8')},
+      **{key: rng.random() for key in (
+          'best@1', 'best@8', 'pass@16', 'best@16', 'error', 'generation',
+          'solved', 'solved_hard', 'entropy', 'minutes', 'heldout')},
+      **claim.row_of(run.arm, run.seed)} for run in runs.counted_runs(
+          claim)[:count]]
+  text = runs.report(claim, rows)
+  assert 'nan' not in text
+  assert f'Over {len({row["seed"] for row in rows})} seeds' in text
+
+
+def test_a_number_that_is_none_leaves_the_others():
+  assert tables.student([1.0, float('nan')]).low != 0
+  assert tables.mean_and_error([1.0, float('nan')]) == 'nan ± nan'
+  assert tables.parts_of([{'a': 1}, {'a': None}, {'a': 3}], {'a': 'b'}, 2) == {
+      'b': [2]}
+
+
 SAID = {name: runs.said(CLAIMS[name], rows) for name, rows in MEASURED.items()}
 
 
