@@ -127,8 +127,9 @@ samples; with SPEED a step screens 32 prompts by 4. The reward is the mean \
 over {WINDOW} steps, of problems that the run meets for the first time; \
 SPEED's is of the screening samples. All arms have the learning rate of the \
 config, which was chosen for GRPO. The share of generation in RLOO's \
-seconds is {share or 'not measured'}. Runs shared the machine with other work, which their seconds measure too. A run that does not reach a \
-target counts with all that it spent: its ratios are "at least".'''
+seconds is {share or 'not measured'}. Runs shared the machine with other work, \
+which their seconds measure too. A run that does not reach a target counts \
+with all that it spent: its ratios are "at least".'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
