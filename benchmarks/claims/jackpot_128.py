@@ -43,8 +43,8 @@ rollouts of one policy, after a warm-up of 32 updates. Only "clip" clips. \
 No-clip TIS weights by min(p_new / p_old, 3), which is the cap of Jackpot's \
 weights. pass@1 is measured on 532 held-out problems at the end; before \
 training it is {tables.before(results)}. KL is of the behaviour to the policy \
-in training, before and after rejection, acceptance and the share of weights at \
-c1 are of all tokens: means over the run.'''
+in training, before and after rejection, acceptance and the share of weights \
+at c1 are of all tokens: means over the run.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
