@@ -12,10 +12,10 @@ problems a step:
            vocabulary, without rewards
   sft      the teacher's responses, by their likelihood
 
-Each has three constant learning rates. The KL is measured on the student's own
-responses to training problems, pass@1 on held-out problems. `--write` saves the
-report and its figure in results/distill_real.*. Runs are kept in --out; the
-same command goes on.
+The learning rates are constant, and SFT has two. The KL is measured on the
+student's own responses to training problems, pass@1 on held-out problems.
+`--write` saves the report and its figure in results/distill_real.*. Runs are
+kept in --out; the same command goes on.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from benchmarks.rl_step import machine, markdown
 ROOT = pathlib.Path(__file__).parents[1]
 RESULT = ROOT / 'benchmarks/results/distill_real'
 CONFIG = 'configs/real/smollm2.py'
-RATES = 5e-6, 1.5e-5, 4.5e-5
+RATES = {'distill': (5e-6,), 'sft': (5e-6, 1.5e-5)}
 POINTS = 10, 20, 40  # steps
 BATCH = 128
 
@@ -172,7 +172,7 @@ def draw(found: Mapping[tuple[str, float], Mapping[int, Point]]) -> None:
   from matplotlib import pyplot as plt
   figure, axes = plt.subplots(1, 2, figsize=(10, 4))
   for (arm, rate), points in found.items():
-    look = dict(color=f'C{RATES.index(rate)}', label=f'{arm}, {rate:g}',
+    look = dict(color=f'C{RATES["sft"].index(rate)}', label=f'{arm}, {rate:g}',
                 linestyle='-' if arm == 'distill' else '--', marker='o')
     for axis, name in zip(axes, ('kl', 'right')):
       axis.plot([p['tokens'] for p in points.values()],
@@ -185,7 +185,7 @@ def draw(found: Mapping[tuple[str, float], Mapping[int, Point]]) -> None:
 
 
 def main() -> None:
-  """Runs both arms with each learning rate, and reports."""
+  """Runs both arms with their learning rates, and reports."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--teacher', required=True)
@@ -193,10 +193,11 @@ def main() -> None:
   parser.add_argument('--write', action='store_true')
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
-  samples, found = sample(args.out, args.teacher), {}
-  for rate in RATES:
-    found['distill', rate] = distilled(args.out, args.teacher, rate)
-    start = found['distill', rate][0]
+  samples = sample(args.out, args.teacher)
+  found = {('distill', rate): distilled(args.out, args.teacher, rate)
+           for rate in RATES['distill']}
+  start = next(iter(found.values()))[0]
+  for rate in RATES['sft']:
     found['sft', rate] = {0: start, **tuned(
         args.out, args.teacher, rate, samples)}
   text = report(found)
