@@ -59,6 +59,10 @@ QWEN3 = (
 # Cuts reasoning out of every answer, as the distilled models of DeepSeek-R1 do.
 CUTS = CHATML.replace(
     '{{ m.content }}', r"{{ m.content.split('</think>')[-1].lstrip() }}")
+# Has reasoning in a field of its own.
+REASONS = CHATML.replace(
+    '{{ m.content }}', "{{ '<think>' + m.reasoning_content + '</think>' if "
+    "m.reasoning_content else '' }}{{ m.content }}")
 # Ends a conversation, but no prompt, with the end of the text, as Phi-3 does.
 PHI3 = (
     r"{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
@@ -83,6 +87,7 @@ FAMILIES = {
     'gemma': (GEMMA, '<bos>', '<end_of_turn>'),
     'qwen3': (QWEN3, '', '<|im_end|>'),
     'cuts': (CUTS, '', '<|im_end|>'),
+    'reasons': (REASONS, '', '<|im_end|>'),
     'phi3': (PHI3, '', '<eos>'),
     'plain': (PLAIN, '', '<eos>'),
     'two parts': (TWO_PARTS, '', '<|im_end|>')}
@@ -446,6 +451,17 @@ def test_a_template_that_cuts_reasoning_out_of_every_answer(task):
   reasons = dict(messages=chat('u:hello', 'a:4', reasoning_content='hm'))
   for marks in False, True:
     refused(task('chatml', marks), reasons, "leaves out 'reasoning_content'")
+
+
+@pytest.mark.parametrize('marks', [False, True])
+def test_reasoning_may_have_two_names(task, marks):
+  """A template that reads one of them has all, if they are the same."""
+  row = lambda **more: dict(messages=chat(
+      'u:hello', 'a:4', reasoning_content='hm', **more))
+  made = task('reasons', marks)
+  assert runs(made, row()) == runs(made, row(reasoning='hm'))
+  assert runs(made, row())[0].startswith('<think>hm</think>4<|im_end|>')
+  refused(made, row(reasoning='oh'), "leaves out 'reasoning'")
 
 
 def test_the_task_names_the_field_of_the_answer(task, tmp_path):
