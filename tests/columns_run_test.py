@@ -13,7 +13,7 @@ from jaxrl_llm.learner import advantages, update
 from jaxrl_llm.learner.options import LossChoices
 from jaxrl_llm.loop import rows
 from jaxrl_llm.ops import policy_losses
-from jaxrl_llm.prepare import stages
+from jaxrl_llm.prepare import methods, stages
 from jaxrl_llm.types import LearnerBatch, RolloutTokens, Table
 from tests import processes_test, seams_test
 from tests.helpers import devices, stage_runs, tiny
@@ -163,6 +163,25 @@ def test_what_cannot_be_is_one_sentence(fields, said, tmp_path):
            for name, value in fields.items()}
   with pytest.raises(ValueError, match=said):
     stages.validate(tiny.load(**named))
+
+
+def test_an_advantage_of_the_package_that_needs_an_environment():
+  with pytest.raises(ValueError, match='turn_rewards.*has it[)]: choose anoth'):
+    stages.validate(tiny.load(advantage='turns'))
+
+
+@pytest.mark.parametrize('field, takes', [
+    ('loss.objective', 'new, old, advantages, mask'),
+    ('loss.importance', 'log_ratio, mask'), ('selection', 'sizes'),
+    ('curriculum', 'sizes')])
+def test_rows_without_an_advantage_may_matter_to_code_of_ones_own(
+    field, takes, tmp_path):
+  """It may compare the rows of a batch."""
+  (tmp_path / 'mine.py').write_text(f'def f({takes}): ...')
+  config = tiny.load()
+  assert not methods.gradient_at_zero(config)
+  config.update_from_flattened_dict({field: f'{tmp_path}/mine.py:f'})
+  assert methods.gradient_at_zero(config) == field
 
 
 def test_columns_with_the_default_none_are_optional(tmp_path):

@@ -92,6 +92,10 @@ class Plug(NamedTuple):
     return arguments
 
 
+# Names that other libraries have for a loss: nearest would be another one.
+_NAMED = dict.fromkeys(('ppo', 'grpo', 'dapo', 'dr_grpo'), 'clip')
+
+
 def plug(takes: PlugField, name: str) -> Plug:
   """Returns the plug of a name.
 
@@ -115,7 +119,8 @@ def plug(takes: PlugField, name: str) -> Plug:
   if '.' not in name and ':' not in name:
     raise ValueError(
         f'{field}={name} is not known.'
-        + (own_code.example(name) or own_code.closest(name, [*takes.known]))
+        + (own_code.example(name) or own_code.closest(
+            _NAMED.get(name, name), [*takes.known]))
         + ' Your own is FILE.py:NAME.')
   name = own_code.absolute(name)
   if takes.of_module and ':' not in name and (

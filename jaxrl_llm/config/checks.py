@@ -141,6 +141,9 @@ def _batches(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
     fewer = next(n for n in range(min(rows, updates), 0, -1) if rows % n == 0)
     yield (f'learner.updates={updates} does not divide the {rows} responses of '
            f'a step (prompts_per_step x samples_per_prompt): use {fewer}.')
+  yield from _without_effect(c, [
+      ('learner.skip_zero', not c.drop_zero_advantage,
+       'drop_zero_advantage=True')])
 
 
 def _carried(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:

@@ -307,7 +307,7 @@ def of_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> Row:
     elif name in ('tokens', 'processed', 'obrs_empty'):
       value = sum(values)
     elif name.endswith('_max'):
-      value = max(values)
+      value = max(values) if weights['processed'].any() else np.nan
     elif name.endswith(('loss', 'grad_norm')):
       value = mean(values, 'tokens')
     else:

@@ -199,6 +199,10 @@ def _random(health: Health) -> str:
 def _ratios(health: Health) -> str:
   clipped = sum(_mean(health, f'update/clip_{side}') for side in (
       'low', 'high'))
+  computed, tokens = (
+      _mean(health, f'update/{name}') for name in ('processed', 'tokens'))
+  if computed < tokens:  # those that learner.skip_zero leaves out are in bounds
+    clipped *= computed / tokens
   if clipped > 0.4:
     return (f'{clipped:.0%} of the tokens are clipped: the '
             'policy moves too far from the one that wrote the responses. Lower '

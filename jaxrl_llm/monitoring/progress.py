@@ -130,9 +130,9 @@ class Display:
       phase.count(done)
     self._numbers = {**self._numbers, **numbers}
     self._numbers.pop('update', None)
-    # A step that trained on no token has no loss. One whose loss is not finite
+    # A step that computed no token has no loss. One whose loss is not finite
     # has tokens, and shows it.
-    if 'update/loss' in row and not (row.get('update/tokens') or 0) > 0:
+    if 'update/loss' in row and not (row.get('update/processed') or 0) > 0:
       self._numbers |= {'entropy': 'none', 'update': 'none'}
     if row.get('response/truncated', 1.0) <= _FEW_TRUNCATED:
       del self._numbers['truncated']

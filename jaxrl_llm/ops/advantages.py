@@ -42,6 +42,11 @@ def _centre(rewards, where):
   return jnp.where(where, rewards - mean, 0.0), n
 
 
+def scaled(values: Array, std: Array, eps: float) -> Array:
+  """Divides values by std + eps; 0 stays 0, also without eps."""
+  return values / jnp.where(values == 0, 1.0, std + eps)
+
+
 def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
   """Computes REINFORCE advantages, the rewards: A_i = r_i (Williams, 1992).
 
@@ -112,7 +117,7 @@ def grpo(
   """
   centred, n = _centre(rewards, where)
   squares = jnp.sum(centred ** 2, axis=-1, keepdims=True)
-  return centred / (jnp.sqrt(squares / jnp.maximum(n - ddof, 1)) + eps)
+  return scaled(centred, jnp.sqrt(squares / jnp.maximum(n - ddof, 1)), eps)
 
 
 def maxrl(rewards: Array, *, where: Optional[Array] = None) -> Array:
@@ -190,7 +195,7 @@ def reinforce_pp(
   if per_group:
     return centred
   variance = jnp.sum(centred ** 2) / jnp.maximum(jnp.sum(n) - ddof, 1)
-  return centred / (jnp.sqrt(variance) + eps)
+  return scaled(centred, jnp.sqrt(variance), eps)
 
 
 def gdpo(
@@ -240,7 +245,7 @@ def gdpo(
     return total
   count = jnp.sum(where, dtype=total.dtype)
   variance = jnp.sum(total ** 2) / jnp.maximum(count - ddof, 1)
-  return total / (jnp.sqrt(variance) + eps)
+  return scaled(total, jnp.sqrt(variance), eps)
 
 
 ADVANTAGES = dict(

@@ -256,7 +256,7 @@ def advantage(
   _check(k, np.shape(rewards), transform)
   values = _transform(rewards, k, where, name=transform)[1]
   if batch_std:
-    values /= _std(values, where) + eps
+    values = advantages.scaled(values, _std(values, where), eps)
   return values
 
 

@@ -85,6 +85,10 @@ def turns(
   of_turns = returns(rewards, turn_rewards, count, discount)
   number = jnp.arange(turn_rewards.shape[-1])
   there = where[..., None] & (number < count[..., None])
+  size = jnp.abs(rewards) + jnp.sum(
+      jnp.abs(turn_rewards), -1, where=there)
+  size = jnp.max(size, -1, keepdims=True, where=where, initial=0.0)
+  size = size[..., None] if by_turn else size
   if by_turn:
     of_turns, there = (jnp.swapaxes(x, -1, -2) for x in (of_turns, there))
   shape = of_turns.shape
@@ -92,7 +96,11 @@ def turns(
     of_turns, there = (x.reshape(len(x), -1) for x in (of_turns, there))
   found = (advantages.grpo(of_turns, where=there, eps=eps)
            if scale else advantages.dr_grpo(of_turns, where=there))
-  found = found.reshape(shape)
+  # Sums in another order differ in the last bits, which are no signal.
+  bits = 4 * jnp.finfo(found.dtype).eps * turn_rewards.shape[-1] * size
+  ends = [best(of_turns, -1, keepdims=True, where=there, initial=start)
+          for best, start in ((jnp.max, -jnp.inf), (jnp.min, jnp.inf))]
+  found = jnp.where(ends[0] - ends[1] <= bits, 0.0, found).reshape(shape)
   if by_turn:
     found = jnp.swapaxes(found, -1, -2)
   return jnp.where(turn >= 0, jnp.take_along_axis(

@@ -82,16 +82,16 @@ def gradient_at_zero(config: ConfigDict) -> str:
   They have a gradient, or something reads what the update says of them. It is
   '' if they matter to the denominators alone, see `learner.skip_zero`.
   """
+  flat = config_lib.flatten(config)
   packaged = lambda field, name: plugs.plug(field, name).packaged
   return next((field for field, matters in (
       ('loss.entropy_bonus', config.loss.entropy_bonus != 0),
       ('loss.kl_coef', config.loss.kl_coef > 0),
       ('loss.term', config.loss.term != 'none'),
-      ('loss.objective', not packaged('loss.objective', config.loss.objective)),
+      *((field, not packaged(field, flat[field])) for field in (
+          'loss.objective', 'loss.importance', 'selection', 'curriculum')),
       ('off_policy', config.off_policy != 'none'),
-      ('selection', config.selection == 'cbs' or not packaged(
-          'selection', config.selection)),
-      ('curriculum', not packaged('curriculum', config.curriculum)),
+      ('selection', config.selection == 'cbs'),
       ('actor', actor(config) is not None),
       ('teacher', teacher(config) is not None)) if matters), '')
 

@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import plugs
 from jaxrl_llm.prepare import methods
 from jaxrl_llm.types import (
   Curriculum,
@@ -118,10 +119,11 @@ def _columns(config: ConfigDict, stale: bool, top: bool) -> dict[str, Any]:
       column = view.declared[name]
       if names[name] and column.maker not in ('', 'run') and not (
           column.frozen and column.player in config_lib.players(flat)):
+        fix = ('choose another' if plugs.plug(field, flat[field]).packaged else
+               'leave it out, or give it the default None')
         raise ValueError(
             f'{field}={flat[field]} needs the column {name}, which this run '
-            f'does not have{_MAKERS.get(name, "")}: leave it out, or give it '
-            'the default None.')
+            f'does not have{_MAKERS.get(name, "")}: {fix}.')
       if names[name] and column.maker:
         columns[name] = None
   # A score is of the policy before it learns, or of a frozen player.

@@ -66,6 +66,15 @@ def test_a_sick_run_is_warned_of_once(kind):
   assert fields and {*fields} <= {*table()}
 
 
+def test_tokens_that_are_not_computed_are_not_clipped():
+  """Of 60% clipped tokens among half of them, 30% are of all."""
+  seen = lambda processed: health.warnings([
+      {**row, 'update/tokens': 200.0, 'update/processed': processed}
+      for row in planted(150, 200, **SICK['ratios'])])
+  assert [symptom.kind for symptom in seen(200.0)] == ['ratios']
+  assert not seen(100.0)
+
+
 @pytest.mark.parametrize('values, kind, word', [
     (dict(update__behaviour_gap=1.5), 'ratios', 'off_policy'),
     (dict(update__skipped=1.0), 'gradient', 'not finite'),

@@ -219,7 +219,7 @@ def test_a_step_that_trains_on_nothing_says_so():
       for step, (tokens, loss) in enumerate((
           (nan, nan), (50.0, .5), (0.0, nan), (50.0, nan)), 1):
         display.update(step, {
-            'update/tokens': tokens, 'update/loss': loss,
+            'update/processed': tokens, 'update/loss': loss,
             'update/entropy': loss})
         shown.append(frame(display, 80)[1])
   assert shown == ['entropy none  update none', 'entropy 0.500',

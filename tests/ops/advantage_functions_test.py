@@ -1,5 +1,7 @@
 """Tests of the advantages."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,6 +85,8 @@ def test_golden_and_invalid_rewards_are_inert(name):
 @pytest.mark.parametrize('name', sorted(advantages.GROUP_RELATIVE))
 def test_no_signal_is_exactly_zero(name):
   f = jax.jit(advantages.ADVANTAGES[name])
+  if 'eps' in inspect.signature(advantages.ADVANTAGES[name]).parameters:
+    assert not np.any(advantages.ADVANTAGES[name](np.ones((2, 3)), eps=0.0))
   for n in (1, 3, 7):
     for value in (0.1, 1 / 3, -7.3, 1e6):  # n * 0.1 / n need not be 0.1
       equal = np.full((2, n), value, np.float32)

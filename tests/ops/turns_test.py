@@ -83,6 +83,26 @@ def test_a_reward_at_the_end_is_discounted_towards_the_first_turn():
   np.testing.assert_array_equal(got, [[2, 4, 8], [8, 0, 0], [0, 0, 0]])
 
 
+@pytest.mark.parametrize('by_turn', [True, False])
+@pytest.mark.parametrize('scale', [True, False])
+def test_sums_in_another_order_are_no_signal(by_turn, scale):
+  """Their last bits differ, and a standard deviation would blow them up."""
+  rng = np.random.default_rng(0)
+  number = lambda *shape: np.broadcast_to(np.arange(3), shape).copy()
+  for size in 1, 10, 1000:
+    of_turns = np.round(rng.random((8, 1, 3)) * size, 1).astype(np.float32)
+    of_turns = rng.permuted(np.tile(of_turns, (1, 4, 1)), axis=-1)
+    given = dict(
+        rewards=of_turns.sum(-1), where=np.ones((8, 4), bool),
+        turn=number(8, 4, 3), turn_rewards=of_turns)
+    totals = turns.turns(**given, scale=scale)[..., 0]
+    if by_turn:
+      assert not np.any(totals), size
+    # A difference of 1 in 10,000 is one.
+    given['rewards'][:, 0] *= 1.0001
+    assert np.all(turns.turns(**given, scale=scale, by_turn=by_turn)[:, 0, 0])
+
+
 def test_one_turn_is_grpo():
   given, _ = random(1)
   turn = np.zeros_like(given['turn'])
