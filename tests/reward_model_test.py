@@ -13,7 +13,7 @@ import transformers
 
 from jaxrl_llm import cli, evaluate, sharding, train
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.base.tokenizer import CharTokenizer
+from jaxrl_llm.base.tokenizer import CharTokenizer, ModelTokenizer
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.loop import step
 from jaxrl_llm.models import hf, transformer
@@ -110,6 +110,7 @@ def test_what_is_no_reward_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize('fields, said', [
     (dict(reward__coef=0.), 'leave no reward: set one of them'),
+    (dict(reward__coef=float('inf')), 'reward.coef=inf must .* 1e6'),
     (dict(curriculum='speed'), 'curriculum=speed screens by right responses'),
     (dict(advantage='gdpo'), 'advantage=gdpo reads the column separate'),
     (dict(advantage='maxrl'), 'advantage=maxrl needs rewards of 0 or more'),
@@ -215,11 +216,19 @@ def test_it_is_kept_in_its_compute_type():
     assert stored['embed'].dtype == kind
 
 
-def test_a_chat_is_scored_as_its_template_writes_it(tmp_path):
-  """To transformers' score of the whole conversation."""
+@pytest.mark.parametrize('padding', ['', '\n', '<|im_end|>'])
+def test_a_chat_is_scored_as_its_template_writes_it(padding, tmp_path):
+  """To transformers' score of the whole conversation.
+
+  A score is of the last token that is no padding.
+  """
   rows = tiny_hf.word_problems(8)
   model = tiny_hf.make(tmp_path / 'model', rows)
   scoring = tiny_hf.scoring(model, tmp_path / 'scoring')
+  config, own = scoring / 'config.json', ModelTokenizer(model)
+  config.write_text(json.dumps({
+      **json.loads(config.read_text()), 'pad_token_id':
+      own.encode(padding)[0] if padding else None}))
   parts = build.parts(config_lib.load('configs/own.py', {
       'task.name': 'math', 'model.hf': str(model),
       'reward.model.hf': str(scoring), 'task.reward': (),

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm import train
+from jaxrl_llm import cli, evaluate, train
 from jaxrl_llm.models import transformer
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, stages
@@ -77,6 +77,9 @@ def same(problem):
 
 def none(problem):
   return None
+
+def odd(problem):
+  return '~'
 '''
 
 
@@ -129,6 +132,7 @@ def test_texts_of_a_teacher_are_checked(tmp_path, monkeypatch, caplog):
       tmp_path / 'run', advantage='none', samples_per_prompt=1, **fields))
   for name, said in (
       ('none', "returns 'None' for the"), ('same', 'the prompt of each'),
+      ('odd', "hints.py:odd: character '~' of"),
       ('solved', 'at most 9 tokens'), ('other', 'has no function')):
     with pytest.raises(ValueError, match=said):
       make(teacher__hint=f'hints.py:{name}')
@@ -154,6 +158,17 @@ def test_what_does_not_fit_is_one_sentence(fields, said):
   with pytest.raises(ValueError, match=said) as error:
     stages.validate(tiny.load(**{**RUN, **fields}))
   assert '\n' not in str(error.value)
+
+
+def test_an_evaluation_needs_no_teacher(tmp_path):
+  """Of a run that learns from a teacher alone, too."""
+  for more in '--config.teacher.model.hf=gone', '--config.teacher.kl=all':
+    _, config, _ = evaluate.parse(
+        ['--config=configs/distill/countdown.py', more])
+    cli.check(config)
+  go(tmp_path, **{**RUN, 'steps': 1})
+  _, config, _ = evaluate.parse([f'--config={tmp_path}/config.json'])
+  assert 'pass@1' in evaluate.evaluate(config)
 
 
 def test_without_a_teacher_nothing_is_learned_from():

@@ -122,6 +122,8 @@ def of_player(
           # A teacher from a checkpoint is used as it comes.
           *['sft.'] * (player == REWARD or player == TEACHER and bool(
               own['model.hf'])))
+  if flat.get('advantage') == 'none':  # it needs a teacher
+    flat['advantage'] = 'reinforce'
   flat = {name: value for name, value in (flat | own).items()
           if not name.startswith(left) or (
               name == 'actor.lag' and player == POLICY)}

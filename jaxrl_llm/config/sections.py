@@ -32,6 +32,7 @@ from jaxrl_llm.models.config import PRESETS
 from jaxrl_llm.sampling.options import SamplingOptions
 
 _COUNT, _SOME, _POSITIVE = '[0, inf)', '[1, inf)', '(0, inf)'
+_FACTOR = '[-1e6, 1e6]'
 _Preset = Literal[tuple(PRESETS)]  # type: ignore[valid-type]
 
 # Values of `Field.affects`.
@@ -161,8 +162,8 @@ class RewardOptions:
     coef: factor of the reward model's score in the reward.
     verifier: factor of the verifier's reward, which is added to it.
   """
-  coef: float = 1.0
-  verifier: float = 0.0
+  coef: Annotated[float, _FACTOR] = 1.0
+  verifier: Annotated[float, _FACTOR] = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

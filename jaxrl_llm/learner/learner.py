@@ -199,23 +199,28 @@ class RewardPrograms(NamedTuple):
     scores: (params, batch, plan) -> [B] float32, see `reward.scores`.
     closing: tokens that end a chat behind its last answer, from the answer's
       stop token on.
+    padding: token that fills rows up, -1 for none. At the end of a response it
+      has no score, as in transformers' classifiers: models whose padding is
+      their stop token have learned the score of the token before.
     columns: most tokens of a response there, with the one behind it.
   """
   plan: Callable[..., packing.Plan]
   scores: Callable[..., Array]
   closing: tuple[int, ...]
+  padding: int
   columns: int
 
 
 def make_reward(
     model: ModelConfig, cfg: LearnerConfig, *, closing: tuple[int, ...] = (),
+    padding: int = -1,
     mesh: Optional[jax.sharding.Mesh] = None) -> RewardPrograms:
   """Makes the program of a reward model.
 
   Args:
     model: its architecture.
     cfg: the learner's; what concerns an update alone is not used.
-    closing: see `RewardPrograms`.
+    closing, padding: see `RewardPrograms`.
     mesh: as for `make_learner`.
   """
   mesh = mesh or sharding.make_mesh(1, 1, 1, jax.devices()[:1])
@@ -227,7 +232,7 @@ def make_reward(
   plan, plans = _planning(cfg, model, sharding.data_shards(mesh))
   return RewardPrograms(plan, Sized(jax.jit(
       functools.partial(reward_lib.scores, setting=setting),
-      out_shardings=sharding.rows(mesh)), plans), closing, columns)
+      out_shardings=sharding.rows(mesh)), plans), closing, padding, columns)
 
 
 def _shapes(model: ModelConfig) -> Any:

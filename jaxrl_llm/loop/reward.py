@@ -76,7 +76,7 @@ def _start(
 
   A response that the stop token of a chat has ended is followed by what its
   format writes there, as in the conversations that reward models learn from.
-  The score is that of the last token.
+  The score is that of the last token, see also `RewardPrograms.padding`.
 
   Returns:
     A function that waits for the scores [R] float64, the same in all processes.
@@ -112,7 +112,11 @@ def _start(
     response[row, length[row]:length[row] + more] = closing[1:]
   tokens, prompt_length = rollout.sequences(
       prompts.tokens[requests.prompt[mine]], before[mine], response)
-  mask = np.arange(program.columns) == (length + more * closed)[:, None]
+  number = np.arange(1, response.shape[1] + 1)
+  scored = np.max(np.where(
+      (number <= (length + more * closed)[:, None]) & (
+          response != program.padding), number, 0), axis=1, initial=0)
+  mask = np.arange(program.columns) == scored[:, None]
   batch = LearnerBatch(
       tokens=tokens, prompt_length=prompt_length, response_length=room,
       mask=mask & (mine >= 0)[:, None],

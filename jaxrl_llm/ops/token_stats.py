@@ -278,7 +278,9 @@ def _student(p, q, targets, top_ids, split):
 def top_k_kl(logp: Array, logq: Array) -> Array:
   """Computes KL(p || q) of K tokens and of all others as one token.
 
-  It is at most the KL over all tokens, and never negative.
+  It is at most the KL over all tokens, and never negative. The rest counts as
+  1.2e-7 or more, so it is understated where q leaves less for a rest that p
+  finds likely.
 
   Args:
     logp, logq: [..., K] log-probs of the same tokens.

@@ -20,7 +20,7 @@ from jaxrl_llm import sharding, tasks
 from jaxrl_llm.base import own_code, phases, plain, schedules
 from jaxrl_llm.base import tokenizer as tokenizer_lib
 from jaxrl_llm.base.tokenizer import ModelTokenizer
-from jaxrl_llm.learner.options import POLICY
+from jaxrl_llm.learner.options import POLICY, TEACHER
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop.parts import Parts
 from jaxrl_llm.models import hf
@@ -121,7 +121,11 @@ def with_teacher_prompts(
           f'teacher.hint={name} returns {plain.shown(str(text))} for the '
           f'problem {plain.shown(problem.shown)}: return the text that the '
           'teacher reads.')
-    if 1 <= len(tokenizer.encode(text)) <= most:
+    try:
+      length = len(tokenizer.encode(text))
+    except ValueError as error:
+      raise ValueError(f'A text of teacher.hint={name}: {error}') from None
+    if 1 <= length <= most:
       kept.append(dataclasses.replace(problem, teacher_prompt=text))
   if not kept:
     raise ValueError(
@@ -239,7 +243,7 @@ def _checkpoints(
         raise ValueError(
             f'{section}.hf={name} has a tokenizer of its own, and the policy '
             'has that of the task: choose a model that was trained with it, or '
-            'set model.hf.')
+            'a policy (model.hf) with a tokenizer.')
     else:
       different = tokenizer_lib.differences(tokenizer, ModelTokenizer(folder))
       if different:
@@ -250,7 +254,9 @@ def _checkpoints(
             f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
             "Choose a model with the policy's vocabulary.")
     found[player] = hf.open_checkpoint(folder)
-    hf.warn_of_length(folder, config.max_prompt + config.max_response)
+    prompt = methods.prompt_columns(config) if player == TEACHER else (
+        config.max_prompt)
+    hf.warn_of_length(folder, prompt + config.max_response)
   return found, tokenizer
 
 

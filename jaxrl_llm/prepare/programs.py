@@ -20,7 +20,7 @@ from jaxrl_llm.learner import policy as policy_lib
 from jaxrl_llm.learner.options import OptimizerConfig, POLICY, REWARD
 from jaxrl_llm.loop.parts import Player, Programs, RolloutSampler
 from jaxrl_llm.loop.rollout import SamplerProgram
-from jaxrl_llm.models import attention, hf
+from jaxrl_llm.models import attention, hf, hf_config
 from jaxrl_llm.models.config import ModelConfig
 from jaxrl_llm.ops import buckets
 from jaxrl_llm.prepare import choices, methods
@@ -295,8 +295,15 @@ def make_programs(
   return Programs(
       config, mesh, learner_mesh, learner, players, evaluating, rollout_sampler,
       stages, learner_lib.make_reward(
-          models[REWARD], choice, closing=stops.closing, mesh=learner_mesh)
+          models[REWARD], choice, closing=stops.closing,
+          padding=_padding((checkpoints or {}).get(REWARD)), mesh=learner_mesh)
       if REWARD in models else None)
+
+
+def _padding(files: hf.Checkpoint | None) -> int:
+  """Returns the token that fills rows up in a model's files, -1 for none."""
+  found = hf_config.read(files.folder).get('pad_token_id') if files else None
+  return -1 if found is None else found
 
 
 def sft_learner(
