@@ -266,8 +266,7 @@ def make_programs(
           policies[name].trained, policies[name].compose)
        for name, model in models.items() if name != REWARD},
       choice, mesh=learner_mesh)
-  needs = stages.needs
-  carry, wave = stages.settings.carry, stages.curriculum
+  needs, carry, wave = stages.needs, stages.settings.carry, stages.curriculum
   if carry:
     wave = wave._replace(max_prompts=carry.groups, max_requests=carry.requests)
   sampler = functools.partial(
