@@ -12,8 +12,8 @@ problems a step:
            vocabulary, without rewards
   sft      the teacher's responses, by their likelihood
 
-The learning rates are constant, and SFT has two. The KL is measured on the
-student's own responses to training problems, pass@1 on held-out problems.
+The learning rate is constant and the same. The KL is measured on the student's
+own responses to training problems, pass@1 on held-out problems.
 `--write` saves the report and its figure in results/distill_real.*. Runs are
 kept in --out; the same command goes on.
 """
@@ -32,7 +32,7 @@ from benchmarks.rl_step import machine, markdown
 ROOT = pathlib.Path(__file__).parents[1]
 RESULT = ROOT / 'benchmarks/results/distill_real'
 CONFIG = 'configs/real/smollm2.py'
-RATES = {'distill': (5e-6,), 'sft': (5e-6, 1.5e-5)}
+RATE = 5e-6
 POINTS = 10, 20, 40  # steps
 BATCH = 128
 
@@ -73,11 +73,11 @@ def trained(
   return [*map(json.loads, (folder / 'metrics.jsonl').read_text().splitlines())]
 
 
-def distilled(out: pathlib.Path, teacher: str, rate: float) -> dict[int, Point]:
+def distilled(out: pathlib.Path, teacher: str) -> dict[int, Point]:
   """Distils the teacher; returns the figures after each number of steps."""
   rows = trained(
-      out, f'distill,{rate:g}', teacher__model__hf=teacher,
-      optimizer__learning_rate=rate, steps=POINTS[-1] + 1, eval__every=10)
+      out, 'distill', teacher__model__hf=teacher,
+      optimizer__learning_rate=RATE, steps=POINTS[-1] + 1, eval__every=10)
   return {
       # A step's KL is that before its update.
       steps: dict(kl=rows[steps + 1]['update/teacher_kl'],
@@ -86,21 +86,30 @@ def distilled(out: pathlib.Path, teacher: str, rate: float) -> dict[int, Point]:
       for steps in (0, *POINTS)}
 
 
+def untrained(
+    out: pathlib.Path, name: str, teacher: str, model: str | pathlib.Path,
+) -> Point:
+  """Returns the figures of a model, by a step without a learning rate."""
+  rows = trained(out, name, model__hf=model, teacher__model__hf=teacher,
+                 steps=1, optimizer__learning_rate=0)
+  return dict(kl=rows[1]['update/teacher_kl'], right=rows[0]['eval/pass@1'],
+              tokens=0)
+
+
 def tuned(
-    out: pathlib.Path, teacher: str, rate: float, samples: pathlib.Path,
+    out: pathlib.Path, teacher: str, samples: pathlib.Path,
 ) -> dict[int, Point]:
   """Fine-tunes on the teacher's samples; returns figures as `distilled`."""
   found, lengths = {}, [
       json.loads(line)['tokens'] for line in samples.read_text().splitlines()]
-  folder = out / f'sft,{rate:g}'
+  folder = out / 'sft'
   if not (folder / 'done').exists():
     run('sft', f'--config={CONFIG}', workdir=folder, sft__path=samples,
-        sft__batch=BATCH, sft__steps=POINTS[-1], sft__learning_rate=rate,
+        sft__batch=BATCH, sft__steps=POINTS[-1], sft__learning_rate=RATE,
         sft__schedule='constant', sft__warmup_steps=5,
         checkpoint__every=POINTS[0], checkpoint__keep=len(POINTS) + 1)
     (folder / 'done').touch()
   for steps in reversed(POINTS):
-    name = f'sft,{rate:g},{steps}'
     model = folder / str(steps)
     if not model.exists():
       run('export', f'--workdir={folder}/sft', '--checkpoint=last',
@@ -109,11 +118,8 @@ def tuned(
       if path.name.isdigit() and int(path.name) > max(
           (point for point in POINTS if point < steps), default=0):
         shutil.rmtree(path)
-    # A step without a learning rate: its evaluation, and its KL.
-    rows = trained(out, name, model__hf=model, teacher__model__hf=teacher,
-                   steps=1, optimizer__learning_rate=0)
     found[steps] = dict(
-        kl=rows[1]['update/teacher_kl'], right=rows[0]['eval/pass@1'],
+        untrained(out, f'sft,{steps}', teacher, model),
         tokens=steps * BATCH * sum(lengths) / len(lengths))
   return {steps: found[steps] for steps in POINTS}
 
@@ -145,38 +151,37 @@ def sample(out: pathlib.Path, teacher: str) -> pathlib.Path:
   return path
 
 
-def report(found: Mapping[tuple[str, float], Mapping[int, Point]]) -> str:
+def report(found: Mapping[str, Mapping[int, Point]]) -> str:
   """Returns the report."""
   rows = [
-      [arm, f'{rate:g}', str(steps), f'{point["tokens"]:,.0f}',
-       f'{point["kl"]:.4f}', f'{point["right"]:.3f}']
-      for (arm, rate), points in found.items()
+      [arm, str(steps), f'{point["tokens"]:,.0f}', f'{point["kl"]:.4f}',
+       f'{point["right"]:.3f}'] for arm, points in found.items()
       for steps, point in points.items()]
   return f'''\
 # Distillation of SmolLM2-135M-Instruct, against SFT on its teacher's responses
 
-{datetime.date.today()}, {machine()}. One seed. {CONFIG}: a step has {BATCH} \
-responses, to training problems, of which the tokens are learned. The KL is \
-KL(student || teacher) over the vocabulary, in nats a token, of {BATCH} \
-responses of the student; pass@1 of 512 held-out problems has a standard error \
-of up to .022.
+{datetime.date.today()}, {machine()}. One seed. {CONFIG}, learning \
+rate {RATE:g}: a step has {BATCH} responses, to training problems, of which \
+the tokens are learned. The KL is KL(student || teacher) over the vocabulary, \
+in nats a token, of {BATCH} responses of the student; pass@1 of 512 held-out \
+problems has a standard error of up to .022.
 
 ''' + markdown(
-    ['arm', 'learning rate', 'steps', 'tokens', 'KL', 'pass@1'], rows) + '\n'
+    ['arm', 'steps', 'tokens', 'KL', 'pass@1'], rows) + '\n'
 
 
-def draw(found: Mapping[tuple[str, float], Mapping[int, Point]]) -> None:
+def draw(found: Mapping[str, Mapping[int, Point]]) -> None:
   """Draws KL and pass@1 by tokens."""
   import matplotlib
   matplotlib.use('Agg')
   from matplotlib import pyplot as plt
   figure, axes = plt.subplots(1, 2, figsize=(10, 4))
-  for (arm, rate), points in found.items():
-    look = dict(color=f'C{RATES["sft"].index(rate)}', label=f'{arm}, {rate:g}',
-                linestyle='-' if arm == 'distill' else '--', marker='o')
+  axes[1].axhline(found['teacher'][0]['right'], color='0.5', linestyle=':')
+  for arm in 'distill', 'sft':
+    points = found[arm]
     for axis, name in zip(axes, ('kl', 'right')):
       axis.plot([p['tokens'] for p in points.values()],
-                [p[name] for p in points.values()], **look)
+                [p[name] for p in points.values()], label=arm, marker='o')
   axes[0].set(xlabel='tokens learned', ylabel='KL, nats a token', yscale='log')
   axes[1].set(xlabel='tokens learned', ylabel='held-out pass@1')
   axes[1].legend()
@@ -185,7 +190,7 @@ def draw(found: Mapping[tuple[str, float], Mapping[int, Point]]) -> None:
 
 
 def main() -> None:
-  """Runs both arms with their learning rates, and reports."""
+  """Runs both arms, and reports."""
   parser = argparse.ArgumentParser(
       description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--teacher', required=True)
@@ -194,12 +199,11 @@ def main() -> None:
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
   samples = sample(args.out, args.teacher)
-  found = {('distill', rate): distilled(args.out, args.teacher, rate)
-           for rate in RATES['distill']}
-  start = next(iter(found.values()))[0]
-  for rate in RATES['sft']:
-    found['sft', rate] = {0: start, **tuned(
-        args.out, args.teacher, rate, samples)}
+  found = {'distill': distilled(args.out, args.teacher)}
+  found['sft'] = {0: found['distill'][0], **tuned(
+      args.out, args.teacher, samples)}
+  found['teacher'] = {0: untrained(
+      args.out, 'teacher', args.teacher, args.teacher)}
   text = report(found)
   print(text)
   if args.write:

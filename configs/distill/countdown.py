@@ -11,6 +11,11 @@ that RL has trained:
   python -m jaxrl_llm.export --workdir=runs/countdown --out=teacher
   python -m jaxrl_llm.train --config=configs/distill/countdown.py \
     --config.teacher.model.hf=teacher
+
+That teacher has a held-out pass@1 of .710. Seeds 0, 1 and 2 go from .203, .227
+and .210 to .673, .683 and .690, in two minutes on 2 cores; with
+teacher.kl=top_k to .675, .680 and .685, with teacher.kl=sampled to .633, .618
+and .630. The KL falls from 1.4 to .03 nats a token, with sampled to .1.
 """
 
 from jaxrl_llm import config
