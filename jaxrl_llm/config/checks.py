@@ -143,7 +143,7 @@ def _batches(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:
            f'a step (prompts_per_step x samples_per_prompt): use {fewer}.')
   yield from _without_effect(c, [
       ('learner.skip_zero', not c.drop_zero_advantage,
-       'drop_zero_advantage=True')])
+       'drop_zero_advantage=true')])
 
 
 def _carried(c: ConfigDict, model: ModelConfig | None) -> Iterator[str]:

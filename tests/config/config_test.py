@@ -195,7 +195,7 @@ def test_text_becomes_the_value_of_its_type(file, name, text, value):
     ('loss.objective=ppo', ['loss.objective=ppo', "Did you mean 'clip'?"]),
     ('loss.objective=gsp', ['loss.objective=gsp', "Did you mean 'gspo'?"]),
     ('learner.skip_zero=true --config.drop_zero_advantage=true',
-     ['learner.skip_zero=True has no effect with drop_zero_advantage=True']),
+     ['learner.skip_zero=true has no effect with drop_zero_advantage=true']),
     ('loss.aggregation=mean', ['loss.aggregation=mean', 'token_mean']),
     ('loss.importance=tiss', ['loss.importance=tiss', "'tis'"]),
     ('loss.kl_estimator=k4', ['loss.kl_estimator=k4', 'k3']),
