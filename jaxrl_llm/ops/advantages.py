@@ -44,7 +44,7 @@ def _centre(rewards, where):
 
 def scaled(values: Array, std: Array, eps: float) -> Array:
   """Divides values by std + eps; 0 stays 0, also without eps."""
-  return values / jnp.where(values == 0, 1.0, std + eps)
+  return jnp.where(values == 0, 0.0, values / (std + eps))
 
 
 def reinforce(rewards: Array, *, where: Optional[Array] = None) -> Array:
