@@ -176,7 +176,8 @@ def draw(found: Mapping[str, Mapping[int, Point]]) -> None:
   matplotlib.use('Agg')
   from matplotlib import pyplot as plt
   figure, axes = plt.subplots(1, 2, figsize=(10, 4))
-  axes[1].axhline(found['teacher'][0]['right'], color='0.5', linestyle=':')
+  axes[1].axhline(found['teacher'][0]['right'], color='0.5', linestyle=':',
+                  label='teacher')
   for arm in 'distill', 'sft':
     points = found[arm]
     for axis, name in zip(axes, ('kl', 'right')):

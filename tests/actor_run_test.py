@@ -225,7 +225,8 @@ def test_another_vocabulary_is_one_sentence(tmp_path):
     assert part in said, said
   # A policy of the task's characters, with as many of them.
   size = json.loads((same / 'config.json').read_text())['vocab_size']
-  with pytest.raises(ValueError, match='hf=.* has a tokenizer of its own, and'):
+  with pytest.raises(ValueError, match='hf=.* has a tokenizer of its own.*a '
+                     r'policy \(model.hf\) with a tokenizer'):
     build.parts(tiny.load(
         tmp_path / 'run', model__vocab_size=size, advantage='none',
         teacher__model__hf=str(same)))

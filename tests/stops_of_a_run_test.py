@@ -131,6 +131,19 @@ def test_positions_beyond_those_of_the_model(model, caplog, longest, warned):
   assert ('more than max_position_embeddings=1024 of' in caplog.text) == warned
 
 
+@pytest.mark.parametrize('longest, warned', [(1016, False), (1017, True)])
+def test_positions_of_a_hint_beyond_those_of_the_model(
+    model, caplog, longest, warned, tmp_path):
+  """The policy is its own teacher."""
+  (tmp_path / 'hints.py').write_text(
+      'def short(problem):\n  return problem.prompt[:9]\n')
+  math(model, max_response=8, **{
+      'teacher.hint': f'{tmp_path}/hints.py:short',
+      'teacher.max_tokens': longest})
+  assert ('teacher.max_tokens + max_response is 1025 tokens, more than max_pos'
+          in caplog.text) == warned
+
+
 def test_a_response_ends_at_its_limit_or_stop():
   config = tiny.load(sampling__stop='=')
   tokenizer = build.parts(config).task.tokenizer

@@ -156,20 +156,20 @@ def _download(name: str, weights: bool, field: str) -> pathlib.Path:
         'the model and give its folder.') from None
 
 
-def warn_of_length(folder: pathlib.Path, length: int) -> None:
+def warn_of_length(folder: pathlib.Path, field: str, length: int) -> None:
   """Warns if sequences are longer than those that a model was made for.
 
   Args:
     folder: of the model, with a config.json that can be read.
+    field: of the config that bounds the prompt.
     length: most tokens of a prompt and its response.
   """
   most = hf_config.read(folder).get('max_position_embeddings')
   if isinstance(most, int) and length > most:
     logging.warning(
-        'max_prompt + max_response is %d tokens, more than '
-        'max_position_embeddings=%d of %s: lower one of them, since the model '
-        'was not trained at such positions.', length, most,
-        folder / 'config.json')
+        '%s + max_response is %d tokens, more than max_position_embeddings=%d '
+        'of %s: lower one of them, since the model was not trained at such '
+        'positions.', field, length, most, folder / 'config.json')
 
 
 class Leaf(NamedTuple):

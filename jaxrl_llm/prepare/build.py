@@ -254,9 +254,11 @@ def _checkpoints(
             f'({tokens[1]!r} in place of {tokens[0]!r}) and {max(different)}. '
             "Choose a model with the policy's vocabulary.")
     found[player] = hf.open_checkpoint(folder)
-    prompt = methods.prompt_columns(config) if player == TEACHER else (
-        config.max_prompt)
-    hf.warn_of_length(folder, prompt + config.max_response)
+    limits = {'max_prompt': config.max_prompt}
+    if player == (TEACHER if TEACHER in config_lib.players(flat) else POLICY):
+      limits['teacher.max_tokens'] = methods.teacher_prompt(config)
+    longest = max(limits, key=limits.__getitem__)
+    hf.warn_of_length(folder, longest, limits[longest] + config.max_response)
   return found, tokenizer
 
 

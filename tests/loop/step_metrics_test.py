@@ -168,8 +168,9 @@ def test_of_updates():
       'update/grad_norm': 2.75, 'update/ratio': 1.2}
   assert np.isnan(step_metrics.of_updates([empty])['update/loss'])
   all_skipped = step_metrics.of_updates([dict(first, processed=0)])
-  assert all_skipped['update/loss'] == 1 and np.isnan(
-      all_skipped['update/ratio'])
+  assert all_skipped['update/loss'] == 1
+  assert np.isnan([all_skipped[f'update/{name}'] for name in (
+      'ratio', 'ratio_max')]).all()
   rejected = dict(tokens=5, processed=5, obrs_empty=1)
   assert step_metrics.of_updates([
       rejected, dict(tokens=2, processed=2, obrs_empty=0),
