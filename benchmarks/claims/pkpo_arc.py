@@ -13,7 +13,7 @@ import collections
 import math
 import pathlib
 import statistics
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from benchmarks.claims import runs, tables
 from benchmarks.claims.runs import Arm
@@ -51,6 +51,20 @@ def best_of(rewards: Sequence[float], k: int) -> float:
   ) / math.comb(len(ranked), k)
 
 
+def best_at(responses: Sequence[Mapping[str, Any]], k: int) -> float:
+  """Returns the mean over problems of the largest of k rewards.
+
+  Responses on which the verifier failed are left out, and so are problems with
+  fewer than k others.
+  """
+  rewards = collections.defaultdict(list)
+  for response in responses:
+    if response['valid']:
+      rewards[response['problem_id']].append(response['reward'])
+  return statistics.fmean(
+      best_of(row, k) for row in rewards.values() if len(row) >= k)
+
+
 def measure(config: str, *arm: Any) -> dict[str, Any]:
   """Trains and evaluates an arm; see `runs.Claim`."""
   from jaxrl_llm import config as config_lib
@@ -68,20 +82,14 @@ def measured(
   rows = runs.train_arm(config, name, folder, fields)[1:]
   found, responses = runs.evaluated(config, name, folder, {
       **fields, 'eval.samples': samples, 'eval.k': KS})
-  loaded, rewards = config_lib.load(config, fields), collections.defaultdict(
-      list)
-  for response in responses:
-    if response['valid']:
-      rewards[response['problem_id']].append(response['reward'])
+  loaded = config_lib.load(config, fields)
   mean = lambda metric: statistics.fmean(row[metric] for row in rows[-LAST:])
   numbers = {
       'solved': rows[-1]['solve_rate'],
       'solved_hard': statistics.fmean(
           rows[-1][f'solve_rate/{kind}'] for kind in hard),
       **{f'pass@{k}': found[f'pass@{k}'] for k in KS},
-      **{f'best@{k}': statistics.fmean(
-          best_of(row, k) for row in rewards.values() if len(row) >= k)
-         for k in KS},
+      **{f'best@{k}': best_at(responses, k) for k in KS},
       'reward': mean('reward/mean'), 'entropy': mean('response/entropy'),
       'minutes': sum(row['seconds/step'] for row in rows) / 60}
   return {

@@ -12,6 +12,7 @@ from scipy import stats
 from benchmarks.claims import __main__ as all_claims
 from benchmarks.claims import (
   jackpot_rates,
+  pkpo_arc,
   readme,
   runs,
   speed,
@@ -465,6 +466,16 @@ def test_the_first_rows_have_a_report(name, count):
   text = runs.report(claim, rows)
   assert 'nan' not in text
   assert f'Over {len({row["seed"] for row in rows})} seeds' in text
+
+
+def test_the_best_of_k_leaves_out_failures_of_the_verifier():
+  responses = [dict(problem_id=problem, reward=reward, valid=valid)
+               for problem, reward, valid in (
+                   (1, .2, True), (1, .6, True), (1, 0.0, False),
+                   (2, .4, True), (2, 0.0, False))]
+  assert pkpo_arc.best_at(responses, 1) == pytest.approx(.4)
+  # The second problem has one response left.
+  assert pkpo_arc.best_at(responses, 2) == pytest.approx(.6)
 
 
 def test_a_number_that_is_none_leaves_the_others():
