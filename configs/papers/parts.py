@@ -155,7 +155,8 @@ _JACKPOT_V2 = (
          '`benchmarks/results/claims/jackpot.md`'),
     Part('Table 3', TRUE, '`configs/jackpot/qwen3_4b_math.py`, with 128x too, '
          'and `configs/jackpot/qwen3_8b_math.py`, not run at this size; small, '
-         '`benchmarks/results/claims/jackpot.md`'),
+         '`benchmarks/results/claims/jackpot.md`, and for 128 updates '
+         '`benchmarks/results/claims/jackpot_128.md`'),
     Part('Figure 1', TRUE, 'arms of `configs/jackpot/qwen3_1p7b_4b_math.py` '
          'with 8b; KL: update/actor_kl. The abstract has up to 300 updates, '
          "Table 1's 15,000 examples make 235"),
