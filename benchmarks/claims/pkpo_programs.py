@@ -10,7 +10,6 @@ All have the same steps and numbers of samples.
 """
 
 import pathlib
-import statistics
 from typing import Any, Sequence
 
 from benchmarks.claims import expressions, pkpo_arc, runs, tables
@@ -68,18 +67,12 @@ The best bonus is the one with the largest mean over these seeds, which \
 favours it.'''
 
 
-def best_bonus(arms: tables.Arms, figure: tables.Figure) -> str:
-  """Returns the arm of the bonus with the largest mean."""
-  return max((arm for arm in arms if arm.startswith('bonus')), default='',
-             key=lambda arm: statistics.fmean(map(figure, arms[arm])))
-
-
 def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
   arms, figure = tables.by_arm(results, LABELS), FIGURES['best of 8']
   return 'held-out best of 8: ' + '; '.join(
       tables.compared(arms, LABELS, '8', other, figure)
-      for other in ('1', best_bonus(arms, figure), '16', 'frozen')
+      for other in ('1', tables.best(arms, 'bonus', figure), '16', 'frozen')
       if {'8', other} <= arms.keys()) + '.'
 
 

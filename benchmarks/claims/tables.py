@@ -192,6 +192,12 @@ def difference(
   return told(*intervals, base=statistics.fmean(b for _, b in found))
 
 
+def best(arms: Arms, prefix: str, figure: Figure) -> str:
+  """Returns the arm with the largest mean of those whose names begin so."""
+  return max((arm for arm in arms if arm.startswith(prefix)), default='',
+             key=lambda arm: statistics.fmean(map(figure, arms[arm])))
+
+
 def compared(
     arms: Arms, labels: Mapping[str, str], arm: str, other: str,
     figure: Figure) -> str:
