@@ -5,7 +5,8 @@
 Trains configs/pkpo/arc_mini.py, whose reward is the share of right cells, with
 k=1 (leave-one-out), k=8, k=16=n, and k=1 with entropy bonuses, each of which
 has a learning rate of its own; one more arm has k=1 with the rate of k=8, and
-one samples from the warm start without training. All have the same steps and numbers of samples.
+one samples from the warm start without training. All have the same steps and
+numbers of samples.
 """
 
 import collections
@@ -109,8 +110,8 @@ reward the share of right cells, 16 samples a prompt, {results[0]["steps"]} \
 steps of 16 prompts. All arms have the same steps, warm start and numbers of \
 samples; k=1 is leave-one-out. Learning rates were chosen for the share of \
 problems solved so far, so that k=1 has one at which it changes little; one \
-more arm has that of k=8, as in the paper, which gives one rate for all. The \
-best bonus is the one with the largest mean over these seeds, which favours it. \
+more arm of k=1 has the rate of k=8. The best bonus is the one with the \
+largest mean over these seeds, which favours it. \
 "Solved so far" is the share of training problems with a right sample in some \
 step, "of the hard rules" that of rules that few demonstrations of the warm \
 start apply. pass@k (all cells right) and best of k (mean of the largest \

@@ -5,8 +5,9 @@
 Trains benchmarks/claims/expressions.py, whose programs run in the sandbox, with
 k = 1, 4, 8 and 16 = n, and with k = 1 and entropy bonuses, each of which has a
 learning rate of its own: that of k = 1 is where it loses least, and a bonus has
-little to do there. One more arm samples from the warm start without training.
-All have the same steps and numbers of samples.
+little to do there. One more arm has k = 1 with the rate of k = 8, and one
+samples from the warm start without training. All have the same steps and
+numbers of samples.
 """
 
 import pathlib
@@ -22,7 +23,7 @@ SAMPLES = 16  # responses to each held-out problem
 BONUSES = '.03', '.1', '.3'
 LABELS = {
     'frozen': 'not trained', '1': 'k=1', '4': 'k=4', '8': 'k=8',
-    '16': 'k=16=n',
+    '16': 'k=16=n', 'equal': "k=1 with k=8's learning rate",
     **{f'bonus {bonus}': f'k=1, entropy bonus {bonus}' for bonus in BONUSES}}
 FIGURES = {
     'solved so far': mean_of('solved'),
@@ -34,6 +35,7 @@ ARMS = {
     'frozen': Arm({runs.RATE: 0.0, 'pkpo.k': 16}),
     **{k: Arm({'pkpo.k': int(k)}, rate='8' if k == '4' else k)
        for k in ('1', '4', '8', '16')},
+    'equal': Arm({'pkpo.k': 1}, rate='8'),
     **{f'bonus {bonus}': Arm(
         {'pkpo.k': 1, 'loss.entropy_bonus': float(bonus)},
         rate=f'bonus {bonus}')
@@ -72,7 +74,8 @@ def summary(results: Sequence[tables.Result]) -> str:
   arms, figure = tables.by_arm(results, LABELS), FIGURES['best of 8']
   return 'held-out best of 8: ' + '; '.join(
       tables.compared(arms, LABELS, '8', other, figure)
-      for other in ('1', tables.best(arms, 'bonus', figure), '16', 'frozen')
+      for other in ('equal', '1', tables.best(arms, 'bonus', figure), '16',
+                    'frozen')
       if {'8', other} <= arms.keys()) + '.'
 
 
@@ -90,8 +93,8 @@ def sections(results: Sequence[tables.Result]) -> str:
 
 def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
   """Draws the training problems solved by step."""
-  looks = {'frozen': ('black', ':'), '1': ('C1', '-'), '4': ('C0', ':'),
-           '8': ('C0', '-'), '16': ('C0', '--'),
+  looks = {'frozen': ('black', ':'), '1': ('C1', '-'), 'equal': ('C1', '--'),
+           '4': ('C0', ':'), '8': ('C0', '-'), '16': ('C0', '--'),
            **{f'bonus {bonus}': ('C2', line)
               for bonus, line in zip(BONUSES, (':', '--', '-'))}}
   tables.draw(path, [tables.Panel(
