@@ -83,7 +83,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
 
 CLAIM = runs.Claim(
     'turns', __doc__, 'A calculator against none', CONFIG, ('arm',), ARMS,
-    range(10, 15), measure, end(), about, summary, sections, draw)
+    range(15, 20), measure, end(), about, summary, sections, draw)
 
 if __name__ == '__main__':
   runs.program(CLAIM)
