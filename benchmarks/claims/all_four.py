@@ -69,7 +69,9 @@ samples. "gap" is the mean difference of a token's log-probs under the trainer \
 and the sampler. pass@1 and pass@8 are measured on 224 held-out problems with \
 8 samples each and averaged over the last {tables.LAST} evaluations, each with \
 a standard error of {statistics.fmean(r["error"] for r in results):.3f} within \
-a run. Before training they are {start} and {start_8}.'''
+a run. Before training they are {start} and {start_8}. The two lowest learning \
+rates were tried after the runs that count, on another machine with a later \
+version of the code; both are worse, so the choice stands.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

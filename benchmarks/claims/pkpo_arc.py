@@ -109,9 +109,9 @@ def about(results: Sequence[tables.Result]) -> str:
 reward the share of right cells, 16 samples a prompt, {results[0]["steps"]} \
 steps of 16 prompts. All arms have the same steps, warm start and numbers of \
 samples; k=1 is leave-one-out. Learning rates were chosen for the share of \
-problems solved so far, so that k=1 has one at which it changes little; one \
-more arm of k=1 has the rate of k=8. The best bonus is the one with the \
-largest mean over these seeds, which favours it. \
+problems solved so far, so that k=1 has the lowest, at which this share is no \
+higher than without training; one more arm of k=1 has the rate of k=8. The \
+best bonus is the one with the largest mean over these seeds: this favours it. \
 "Solved so far" is the share of training problems with a right sample in some \
 step, "of the hard rules" that of rules that few demonstrations of the warm \
 start apply. pass@k (all cells right) and best of k (mean of the largest \
@@ -167,7 +167,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
 CLAIM = runs.Claim(
     'pkpo_arc', __doc__, 'PKPO with a continuous reward: ARC-mini', CONFIG,
     ('arm',), ARMS, range(10, 18), measure, mean_of('solved'), about, summary,
-    sections, draw)
+    sections, draw, chosen_by='the share of training problems solved so far')
 
 if __name__ == '__main__':
   runs.program(CLAIM)

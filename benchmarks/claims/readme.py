@@ -65,7 +65,7 @@ def _of(arm: str, verdict: str, other: str, after: str = '') -> Follows:
 SENTENCES = (
     Sentence('pkpo', '''
 - [PKPO](docs/pkpo.md#measured): on the default task, k=4 and k=8 raise pass@8
-over k=1, and k=8 over k=16; no gain is shown over the best entropy bonus. k=8
+over k=1, and k=8 over k=16; no gain shown over the best entropy bonus. k=8
 lowers pass@1.
 ''', (_of('k=4', '+', 'k=1', 'pass@8:'), _of('k=8', '+', 'k=1', 'pass@8:'),
       _of('k=8', '+', 'k=16', 'pass@8:'),
@@ -84,8 +84,8 @@ RLOO; than RLOO that drops prompts without signal at the rise set beforehand,
              ("Generation takes 22% of RLOO's seconds",
               'to a held-out pass@1 of 0.15 above the start')),
     Sentence('jackpot_128', '''
-- [Jackpot](docs/jackpot.md#measured): above clip and equally capped no-clip
-TIS on rollouts used for 128 updates;
+- [Jackpot](docs/jackpot.md#measured): on rollouts used for 128 updates, above
+clip, slightly above equally capped no-clip TIS;
 ''', tuple(_of('Jackpot', '+', other)
            for other in ('clip (PPO)', 'no-clip TIS')),
              ('batches of 128 updates',)),

@@ -79,6 +79,7 @@ class Claim(NamedTuple):
     sections: (results) -> the tables.
     draw: (results, path).
     older: what is said of settings that are not of this protocol.
+    chosen_by: the name of `figure`.
   """
   name: str
   doc: str
@@ -94,6 +95,7 @@ class Claim(NamedTuple):
   sections: Callable[[Sequence[tables.Result]], str]
   draw: Callable[[Sequence[tables.Result], pathlib.Path], None]
   older: str = ''
+  chosen_by: str = 'the figure at the end on the same held-out problems'
 
   def config_of(self, arm: str) -> str:
     """Returns the path of an arm's config."""
@@ -430,8 +432,8 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
   head = [f'{factor:.3g} times the rate' for factor in rates]
   return (f'{text} Learning rates, in bold, were chosen on seeds '
-          f'{_seeds(claim, tried)}, by the figure at the end '
-          f'on the same held-out problems; some arms inherit one.{edge}\n\n'
+          f'{_seeds(claim, tried)}, by {claim.chosen_by}; some arms inherit '
+          f'one.{edge}\n\n'
           + markdown(['', *head, 'inherited by'], lines) + '\n')
 
 
