@@ -94,7 +94,7 @@ no gain shown at 32,
 ''', tuple(_of('Jackpot', '=', other, 'at 32')
            for other in ('clip (PPO)', 'no-clip TIS')), ('at 32 updates',)),
     Sentence('jackpot_actor', '''
-nor over TIS on a smaller model's; less harm if that is frozen.
+nor over TIS on a smaller model's; less harm than TIS if frozen.
 ''', (_of('Jackpot', '=', 'TIS'),
       _of('Jackpot, frozen actor', '+', 'TIS, frozen actor'))),
     Sentence('cbs', '''
