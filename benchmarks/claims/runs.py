@@ -7,8 +7,8 @@ written to results/claims/NAME.settings.json with `--settings`, to be committed
 before the first run that counts, and never again; runs that count have seeds of
 FIRST and above. Runs take one core each, in parallel, and are not repeated:
 after an interrupt, the same command resumes, and on another machine it goes on
-from the rows that are committed. A claim that changes begins anew without its
-files in results/claims.
+from the rows that are committed. There is no report before the last run. A
+claim that changes begins anew without its files in results/claims.
 """
 
 import argparse
@@ -215,7 +215,7 @@ def check_new(claim: Claim) -> None:
     ValueError: they were, or there are rows of runs that count.
   """
   path = settings_path(claim)
-  if path.exists() or measured(claim):
+  if path.exists() or any('factor' not in row for row in committed(claim)):
     raise ValueError(
         f'{claim.name} has settings or rows of runs that count in '
         f'{path.parent}: settings are chosen once. Make another claim, or '
@@ -399,11 +399,16 @@ def committed(claim: Claim) -> list[dict[str, Any]]:
       path.exists()) else []
 
 
+def whole(claim: Claim, rows: Sequence[tables.Result]) -> bool:
+  """Says whether each run that counts has a row."""
+  return {*counted_runs(claim)} <= {run_of(claim, row) for row in rows}
+
+
 def measured(claim: Claim) -> list[dict[str, Any]]:
-  """Reads the rows in results/claims; none if there are those of tuning alone.
+  """Reads the rows in results/claims; none before each run that counts has one.
   """
   rows = committed(claim)
-  return rows if any('factor' not in row for row in rows) else []
+  return rows if whole(claim, rows) else []
 
 
 def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
@@ -502,10 +507,10 @@ def write_rows(claim: Claim, rows: Sequence[tables.Result]) -> None:
 
 
 def write(claim: Claim, rows: Sequence[tables.Result]) -> None:
-  """Writes rows, and, if one counts, report, picture and sentences of docs/."""
+  """Writes rows, and, if all are there, report, picture and docs' sentences."""
   write_rows(claim, rows)
   path = RESULTS / f'{claim.name}.md'
-  if all('factor' in row for row in rows):
+  if not whole(claim, rows):
     return
   path.write_text(report(claim, rows))
   claim.draw([row for row in rows if 'factor' not in row],

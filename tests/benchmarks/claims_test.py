@@ -591,8 +591,14 @@ def test_rows_are_saved_where_a_run_fails(
   monkeypatch.setattr('sys.argv', ['x', '--write', f'--folder={where}'])
   with pytest.raises(RuntimeError, match='base,11'):
     runs.program(claim)
-  assert [row['seed'] for row in runs.measured(claim)
+  assert [row['seed'] for row in runs.committed(claim)
           if 'factor' not in row] == [10]
+  # Two of three arms lack a row: they may be committed, and have no report.
+  runs.write(claim, runs.committed(claim))
+  assert not runs.measured(claim) and not (results / 'made.md').exists()
+  with pytest.raises(ValueError, match='rows of runs that count'):
+    runs.settings_path(claim).unlink()
+    runs.check_new(claim)
 
 
 def test_a_run_that_was_stopped_starts_again(tmp_path, monkeypatch):
