@@ -222,21 +222,16 @@ def _pkpo_small() -> dict[str, Experiment]:
           for k in (2, 4, 8) if k != base),
         Arm(f'k={base}', {}, table),
         Arm(f'k annealed, {annealed}', {'pkpo.k': annealed}))
-  three = [0.001, 0.01, 0.1]
-  missing = tuple(Arm(
-      f'loss.entropy_bonus={value}', {
-          'pkpo.k': 1, 'loss.entropy_bonus': value}, 'Table 7, EntropyReg',
-      'three of the five show the trend') for value in (0.005, 0.05))
   k = lambda value: {'pkpo.k': (value, 'section 5.2, one of 1, 2, 4, 8')}
   mixed = Experiment(
       'PKPO on Countdown, hard prompts', paper | k(8), ours | {
           'drop_zero_advantage': (
               True, 'faster; it changes only the scale of the gradient')},
-      arms(8, '0:8,300:2', three) + missing, small=True)
+      arms(8, '0:8,300:2', _REG), small=True)
   return {
       'pkpo/countdown': Experiment(
           'PKPO on Countdown', paper | k(4), ours,
-          arms(4, '0:2,250:1', three) + missing, small=True),
+          arms(4, '0:2,250:1', _REG), small=True),
       'pkpo/countdown_hard': mixed, 'pkpo/countdown_hard:mixed': mixed,
       'pkpo/countdown_hard:hard': mixed,
       'pkpo/arc_mini': Experiment(

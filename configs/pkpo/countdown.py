@@ -39,17 +39,19 @@ def get_config():
 # The schedule with the highest pass@1 of four, compared on other seeds with 16
 # prompts and an entropy bonus of .03.
 ANNEALED = '0:2,250:1'
+ANNEALED_8 = '0:8,250:1'  # the paper's values of k, with the step of ANNEALED
 
 
 def get_hyper(hyper, annealed=ANNEALED):
   """Returns a sweep: every k, annealed k, and entropy bonuses at k=1.
 
-  Each has three seeds.
+  The bonuses are the paper's. Each has three seeds.
   """
   return hyper.product([
       hyper.chainit([
           hyper.sweep('pkpo.k', [1, 2, 4, 8, 16, annealed]),
           hyper.product([
               hyper.fixed('pkpo.k', 1),
-              hyper.sweep('loss.entropy_bonus', [0.001, 0.01, 0.1])])]),
+              hyper.sweep('loss.entropy_bonus',
+                          [0.001, 0.005, 0.01, 0.05, 0.1])])]),
       hyper.sweep('seed', [0, 1, 2])])

@@ -12,6 +12,7 @@ from scipy import stats
 from benchmarks.claims import __main__ as all_claims
 from benchmarks.claims import (
   jackpot_rates,
+  pkpo,
   pkpo_arc,
   readme,
   runs,
@@ -446,10 +447,10 @@ def test_reports_and_the_pages_come_from_the_rows(name):
 
 @pytest.mark.parametrize('count', [1, 7])
 @pytest.mark.parametrize('name', [
-    'jackpot_128', 'jackpot_rates', 'cbs_64', 'cbs_misled', 'pkpo_programs',
-    'speed_real'])
+    'jackpot_128', 'jackpot_rates', 'cbs_64', 'cbs_misled', 'pkpo_bonus',
+    'pkpo_programs', 'speed_real'])
 def test_the_first_rows_have_a_report(name, count):
-  """Parts of a claim land before it is whole: arms and seeds are missing."""
+  """`--report` while runs go on: arms and seeds are missing."""
   claim, rng = CLAIMS[name], np.random.default_rng(0)
   lists = name != 'pkpo_programs'
   rows = [{
@@ -461,6 +462,8 @@ def test_the_first_rows_have_a_report(name, count):
       **{key: rng.random() for key in (
           'best@1', 'best@8', 'pass@16', 'best@16', 'error', 'generation',
           'solved', 'solved_hard', 'entropy', 'minutes', 'heldout')},
+      **({'heldout': {'all': {f'pass@{k}': rng.random() for k in pkpo.KS}},
+          'solved': rng.random(4).tolist()} if name == 'pkpo_bonus' else {}),
       **claim.row_of(run.arm, run.seed)} for run in runs.counted_runs(
           claim)[:count]]
   text = runs.report(claim, rows)
