@@ -435,6 +435,9 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
       ends.append(f'{arm} ({"lowest" if best == own[0] else "highest"}' + (
           ', with two more' * (len(own) > len(RATES))) + ')')
   edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
+  last = max(row['date'] for row in rows if 'factor' not in row)
+  if late := sum(row['date'] > last for _, row in tried):
+    edge += f' {late} of these runs were made after those that count.'
   head = [f'{factor:.3g} times the rate' for factor in rates]
   return (f'{text} Learning rates, in bold, were chosen on seeds '
           f'{_seeds(claim, tried)}, by {claim.chosen_by}; some arms inherit '
