@@ -7,8 +7,8 @@ import importlib
 
 from benchmarks.claims import runs
 
-NAMES = ('pkpo', 'pkpo_bonus', 'pkpo_arc', 'pkpo_programs', 'speed',
-         'speed_real', 'jackpot', 'jackpot_128', 'jackpot_rates',
+NAMES = ('pkpo', 'pkpo_bonus', 'pkpo_mixed', 'pkpo_arc', 'pkpo_programs',
+         'speed', 'speed_real', 'jackpot', 'jackpot_128', 'jackpot_rates',
          'jackpot_actor', 'cbs', 'cbs_64', 'cbs_misled', 'all_four', 'real',
          'turns', 'carry', 'carry_real')
 

@@ -12,7 +12,7 @@ import pathlib
 from typing import Sequence
 
 from benchmarks.claims import pkpo, runs, tables
-from benchmarks.claims.pkpo import CONFIG, EVERY, KS, pass_at, solved
+from benchmarks.claims.pkpo import CONFIG, KS, pass_at, solved
 from benchmarks.claims.runs import Arm
 from benchmarks.claims.tables import mean_of
 from jaxrl_llm.configs.pkpo import countdown
@@ -85,19 +85,11 @@ def sections(results: Sequence[tables.Result]) -> str:
 
 def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
   """Draws pass@k by k, and the solve rate by step."""
-  looks = {
+  pkpo.draw_arms(results, path, 'all', LABELS, {
       '1': ('#9ecae1', '-'), '4': ('#3182bd', '-'), '8': ('#08519c', '-'),
       'annealed': ('#d1495b', '--'), **{
           f'bonus {bonus}': ('#2e8b57', line)
-          for bonus, line in zip(BONUSES, (':', '-.', '--', '-'))}}
-  found = [{**r, 'ks': KS, 'pass@k': [*r['heldout']['all'].values()]}
-           for r in results]
-  arms = tables.by_arm(found, LABELS)
-  tables.draw(path, [
-      tables.Panel(arms, 'ks', 'pass@k', ('k', 'held-out pass@k'), '', looks,
-                   {'xscale': 'log', 'xticks': KS, 'xticklabels': KS}),
-      tables.Panel(arms, EVERY, 'solved', ('step', 'solved so far'), '',
-                   looks)], LABELS)
+          for bonus, line in zip(BONUSES, (':', '-.', '--', '-'))}})
 
 
 CLAIM = runs.Claim(

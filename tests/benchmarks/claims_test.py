@@ -448,7 +448,7 @@ def test_reports_and_the_pages_come_from_the_rows(name):
 @pytest.mark.parametrize('count', [1, 7])
 @pytest.mark.parametrize('name', [
     'jackpot_128', 'jackpot_rates', 'cbs_64', 'cbs_misled', 'pkpo_bonus',
-    'pkpo_programs', 'speed_real'])
+    'pkpo_mixed', 'pkpo_programs', 'speed_real'])
 def test_the_first_rows_have_a_report(name, count):
   """`--report` while runs go on: arms and seeds are missing."""
   claim, rng = CLAIMS[name], np.random.default_rng(0)
@@ -462,8 +462,10 @@ def test_the_first_rows_have_a_report(name, count):
       **{key: rng.random() for key in (
           'best@1', 'best@8', 'pass@16', 'best@16', 'error', 'generation',
           'solved', 'solved_hard', 'entropy', 'minutes', 'heldout')},
-      **({'heldout': {'all': {f'pass@{k}': rng.random() for k in pkpo.KS}},
-          'solved': rng.random(4).tolist()} if name == 'pkpo_bonus' else {}),
+      **({'heldout': {problems: {f'pass@{k}': rng.random() for k in pkpo.KS}
+                      for problems in ('all', 'ordinary', 'hard')},
+          'solved': rng.random(4).tolist()}
+         if name in ('pkpo_bonus', 'pkpo_mixed') else {}),
       **claim.row_of(run.arm, run.seed)} for run in runs.counted_runs(
           claim)[:count]]
   text = runs.report(claim, rows)
