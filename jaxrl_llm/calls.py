@@ -34,6 +34,7 @@ from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop import step as step_lib
 from jaxrl_llm.loop.parts import Fixed
 from jaxrl_llm.models.config import PRESETS
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.prepare import (
   build,
   choices,
@@ -437,7 +438,7 @@ class Learner:
         self.parts, self._fixed, table, tokens.replace(**asked),
         scores.masked_indices(
             batch.trained, self.parts.programs.scored_rows),
-        {POLICY: self.state})
+        {POLICY: self.state}, timing.Timer())
     return batch._replace(tokens=tokens.replace(
         **{name: getattr(scored, name) for name in missing}))
 

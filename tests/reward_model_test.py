@@ -16,7 +16,7 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.base.tokenizer import CharTokenizer, ModelTokenizer
 from jaxrl_llm.learner import learner as learner_lib
 from jaxrl_llm.loop import step
-from jaxrl_llm.models import hf, transformer
+from jaxrl_llm.models import flops, hf, transformer
 from jaxrl_llm.monitoring import metrics, timing
 from jaxrl_llm.prepare import build, stages
 from jaxrl_llm.types import LearnerBatch
@@ -166,8 +166,12 @@ def test_rewards_are_the_scores_and_the_verdicts(coef, verifier):
       **RUN, reward__coef=coef, reward__verifier=verifier)), verify).parts
   state, fixed, _ = tiny.begin(parts)
   assert {*state.learners} == {'policy'}
-  _, wave = step.sample(parts, state, fixed, timing.Timer())
+  timer = timing.Timer()
+  _, wave = step.sample(parts, state, fixed, timer)
   judged, model = wave.judged, parts.programs.players['reward'].model
+  prompt = wave.rows.table.prompt_length
+  assert timer.take_flops() == {'reward': pytest.approx(
+      flops.update(model, prompt, judged.length) / 3)}  # a forward pass
   scores = twin(fixed.reward, model, wave.responses, judged.length)
   error = rounding(decoder(model, 40), model.width, magnitude=8)
   valid = np.array([kind != 'bad' for kind in judged.kind])

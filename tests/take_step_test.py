@@ -108,6 +108,20 @@ def test_a_step_says_what_it_does(parts, monkeypatch):
   assert not any('Reach' in record['prompt'] for record in report.records)
 
 
+@pytest.mark.parametrize('passes, fields', [
+    (0, {}), (1, dict(learner__updates=2)),
+    (2, dict(learner__updates=2, loss__kl_coef=.1))])
+def test_the_flops_of_old_log_probs_and_of_an_anchor_count(
+    parts, passes, fields):
+  """Each is a forward pass over the rows, a third of their update."""
+  changed = tiny.changed(parts, config=tiny.load(**fields))
+  watched, timer = tiny.watch(changed, tiny.by_length), timing.Timer()
+  state, fixed, _ = tiny.begin(changed)
+  _, report = train.take_step(watched.parts, state, fixed, timer)
+  assert timer.take_flops() == ({'score': pytest.approx(
+      passes * report.flops['update'] / 3)} if passes else {})
+
+
 def test_rows_without_an_advantage_are_skipped_if_the_loss_leaves_them(parts):
   """A group all of whose rewards are equal has none."""
   equal = lambda problem, text, truncated: (

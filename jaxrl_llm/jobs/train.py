@@ -325,8 +325,8 @@ def _loop(run: Run, state: RunState) -> RunState:
 def _output(run: Run, report: step_metrics.Report) -> Output:
   """Returns what a step leaves to its hooks; its time ends here."""
   timed = functools.partial(
-      timing.speed, run.timer.take(), tokens=report.tokens, flops=report.flops,
-      memory=flops.peak_memory())
+      timing.speed, run.timer.take(), tokens=report.tokens,
+      flops=report.flops | run.timer.take_flops(), memory=flops.peak_memory())
   row = timed(rate=run.rate.value)
   if run.rate.exceeded(max(
       share for name, share in row.items() if 'flops_share' in name)):

@@ -34,6 +34,7 @@ from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.rollout import Judged, Responses, SampleCall
 from jaxrl_llm.loop.turns import Progress, WaveSampling
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.sharding.processes import Processes
 from jaxrl_llm.types import (
   GroupRequests,
@@ -454,7 +455,7 @@ def _metrics(
 
 def score(
     parts: Parts, fixed: Fixed, begun: Begun,
-    learners: dict[str, TrainState]) -> Begun:
+    learners: dict[str, TrainState], timer: timing.Timer) -> Begun:
   """Scores the tokens of a wave in rows that stay, and pads the rows.
 
   The policy that wrote them is gone when their groups leave.
@@ -462,7 +463,7 @@ def score(
   new = begun.table.carried < begun.rollouts.length
   scored = scores.with_scores(
       parts, fixed, begun.table, tokens(parts, begun, np.arange(len(new))),
-      scores.masked_indices(new, parts.programs.scored_rows), learners)
+      scores.masked_indices(new, parts.programs.scored_rows), learners, timer)
   return _padded(begun._replace(pieces=begun.pieces.replace(**{
       name: scored.columns[name] for name in begun.pieces.columns})), parts)
 

@@ -26,7 +26,7 @@ def exchange(
   if wave.carried:
     with timer('score'):
       return (), carry.score(
-          parts, fixed, wave.carried.begun, state.learners), lag.Due(
+          parts, fixed, wave.carried.begun, state.learners, timer), lag.Due(
               wave.carried.ask, wave.carried.rows, wave.signal,
               len(wave.carried.rows.table.group), wave.carried.first_wave)
   if not parts.stages.settings.lag:
@@ -37,7 +37,8 @@ def exchange(
   with timer('score'):
     rows = rows._replace(tokens=scores.with_scores(
         parts, fixed, *rows, scores.masked_indices(
-            rows.table.valid, parts.programs.scored_rows), state.learners))
+            rows.table.valid, parts.programs.scored_rows), state.learners,
+        timer))
   with timer('batch'):
     in_flight, ask, rows = lag.exchange(
         state.in_flight, wave.ask, rows, parts.stages)

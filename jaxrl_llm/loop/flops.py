@@ -28,6 +28,8 @@ def of_step(
     passes: Sequence[tuple[ModelConfig, int]]) -> dict[str, float]:
   """Returns the FLOPs of a training step by phase, 'sample' and 'update'.
 
+  Those of 'score' and 'reward' are noted where they run, see `of_scores`.
+
   Args:
     writer: the model that samples.
     sampled: tokens of prompts and responses, as `models.flops.sample` takes
@@ -43,6 +45,19 @@ def of_step(
       update=sum(
           epochs * count / 3 * flops.update(model, *rows) for rows in rounds
           for model, count in passes))
+
+
+def of_scores(
+    models: Sequence[ModelConfig], prompt: np.ndarray,
+    response: np.ndarray) -> float:
+  """Returns the FLOPs of a forward pass of each model over rows, for scores.
+
+  Args:
+    models: one for each pass.
+    prompt, response: tokens [B] of the rows.
+  """
+  return sum(flops.forward(model, prompt + response, response)
+             for model in models)
 
 
 class Rate:

@@ -6,7 +6,8 @@ from typing import Any, Callable
 import numpy as np
 
 from jaxrl_llm import rewards
-from jaxrl_llm.loop import rollout, scores
+from jaxrl_llm.learner.options import REWARD
+from jaxrl_llm.loop import flops, rollout, scores
 from jaxrl_llm.loop.parts import Fixed, Parts
 from jaxrl_llm.loop.rollout import Judged, Responses
 from jaxrl_llm.monitoring import timing
@@ -30,7 +31,7 @@ def judged(
     responses: R of them.
     wait: () -> the verifier's facts about them. A response on which it failed
       stays without a reward.
-    timer: seconds per phase.
+    timer: seconds and FLOPs per phase.
 
   Raises:
     VerifierError: a score is not finite, or see `rollout.start_judging`.
@@ -46,7 +47,7 @@ def judged(
           'the rewards.')
     return found
   with timer('reward'):
-    fetch = _start(parts, fixed.reward, responses)
+    fetch = _start(parts, fixed.reward, responses, timer)
   judged = wait()  # on the host, while the devices compute the scores
   with timer('reward'):
     found = fetch()
@@ -70,7 +71,7 @@ def judged(
 
 
 def _start(
-    parts: Parts, params: Any, responses: Responses,
+    parts: Parts, params: Any, responses: Responses, timer: timing.Timer,
 ) -> Callable[[], np.ndarray]:
   """Starts to score responses.
 
@@ -96,6 +97,9 @@ def _start(
       scores.masked_indices(every > 0, size), responses.shard)
   # Filler has the place of the last row; its length is 0.
   before = prompts.length[requests.prompt]
+  timer.note('reward', flops.of_scores(
+      [parts.programs.players[REWARD].model], before[every > 0],
+      every[every > 0]))
   room = np.where(placed >= 0, (
       every + more * ~truncated)[placed] + 1, 0)
   plan = processes_lib.replicate(program.plan(

@@ -6,9 +6,10 @@ import numpy as np
 
 from jaxrl_llm.learner.options import POLICY
 from jaxrl_llm.learner.update import TrainState
-from jaxrl_llm.loop import lag
+from jaxrl_llm.loop import flops, lag
 from jaxrl_llm.loop import rows as rows_lib
 from jaxrl_llm.loop.parts import Fixed, Parts
+from jaxrl_llm.monitoring import timing
 from jaxrl_llm.types import RolloutTokens, Table
 
 
@@ -70,7 +71,8 @@ def scoring(
 
 def with_scores(
     parts: Parts, fixed: Fixed, table: Table, tokens: RolloutTokens,
-    rows: np.ndarray, learners: dict[str, TrainState]) -> RolloutTokens:
+    rows: np.ndarray, learners: dict[str, TrainState],
+    timer: timing.Timer) -> RolloutTokens:
   """Computes the log-probs of other policies for rows of a wave.
 
   Args:
@@ -81,6 +83,7 @@ def with_scores(
       filled, but for tokens that an earlier policy wrote.
     rows: [B] which rollouts to score; -1 for filler.
     learners: states of the players, at the step of these rows.
+    timer: gets the FLOPs of these passes.
 
   Returns:
     The rollouts with the scores of these rows, each at the home of its row. The
@@ -97,6 +100,10 @@ def with_scores(
   mine = placed[processes.positions(len(rows))]
   real, t = mine >= 0, np.arange(tokens.response.shape[1])
   planned = rows_lib.plan(parts, table, placed, placed >= 0)
+  lengths = (x[rows[rows >= 0]] for x in (table.prompt_length, table.length))
+  timer.note('score', flops.of_scores([
+      parts.programs.players[name].model
+      for params in models.values() for name in params], *lengths))
   for name, params in models.items():
     # Only this call needs top-k lists, the largest arrays of a batch.
     needs_top = name == 'old_logprobs' and tokens.z is not None

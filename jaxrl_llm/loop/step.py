@@ -222,7 +222,7 @@ def score(
         drop_zero_advantage=(
             settings.drop_zero_advantage or settings.skips_zero))
     return rows_lib.join(state.buffer.tokens, scores_lib.with_scores(
-        parts, fixed, *absorbed.due.rows, rows, state.learners))
+        parts, fixed, *absorbed.due.rows, rows, state.learners, timer))
 
 
 class RunCounts(NamedTuple):

@@ -25,7 +25,7 @@ Row = dict[str, float]
 
 
 class Timer:
-  """Timer of the phases of a step.
+  """Timer of the phases of a step, and of the model FLOPs of some.
 
   JAX calls return before the device has finished, so a phase measures only the
   time that its caller waits. Fetch a result (`jax.device_get`) inside the phase
@@ -35,6 +35,7 @@ class Timer:
 
   def __init__(self):
     self._seconds: dict[str, float] = {}
+    self._flops: dict[str, float] = {}
     self._within = 0.0  # seconds of phases that ended in the one under way
     self._start = time.perf_counter()
 
@@ -50,6 +51,15 @@ class Timer:
       self._seconds[phase] = (
           self._seconds.get(phase, 0.0) + passed - self._within)
       self._within = before + passed
+
+  def note(self, phase: str, flops: float) -> None:
+    """Adds model FLOPs to a phase."""
+    self._flops[phase] = self._flops.get(phase, 0.0) + flops
+
+  def take_flops(self) -> Row:
+    """Returns the FLOPs by phase that were noted since the last call."""
+    taken, self._flops = self._flops, {}
+    return taken
 
   def take(self) -> Row:
     """Returns the times of this step and starts the next one.
@@ -72,7 +82,8 @@ def speed(
   Args:
     seconds: from `Timer.take`.
     tokens: number of sampled response tokens.
-    flops: model FLOPs by phase of the timer, from `flops.of_step`.
+    flops: model FLOPs by phase of the timer, from `flops.of_step` and
+      `Timer.take_flops`.
     rate: FLOP/s of the machine's matmuls, from `flops.matmul_rate`.
     memory: bytes, from `flops.peak_memory`.
 

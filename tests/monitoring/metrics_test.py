@@ -251,6 +251,14 @@ def test_timer_adds_up_phases(monkeypatch):
   assert timer.take() == {'seconds/step': 1.0}
 
 
+def test_flops_of_a_phase_add_up_and_are_taken_once():
+  timer = timing.Timer()
+  for phase, flops in (('a', 1.0), ('b', 2.0), ('a', 4.0)):
+    timer.note(phase, flops)
+  assert timer.take_flops() == {'a': 5.0, 'b': 2.0}
+  assert timer.take_flops() == {}
+
+
 def test_phases_within_phases_are_disjoint(monkeypatch):
   now = [0.0]
   monkeypatch.setattr(time, 'perf_counter', lambda: now[0])
