@@ -32,6 +32,9 @@ AGAINST = [(arm, 'largest') for arm in ('cbs', 'cbs_fast', 'round', 'rows')]
 CORRELATIONS = {
     f'scores and {feature}': f'cbs/correlation/{feature}'
     for feature in ('length', 'advantage', 'group_std')}
+SHARES = {  # of the responses; a flipped verdict rewards a malformed one too
+    'flipped': 'verdict/flipped', 'malformed': 'verdict/malformed',
+    'reward of the picked': 'batch/reward'}
 _JOB = {
     'task.name': 'benchmarks/claims/misled.py', 'steps': 500,
     'prompts_per_step': CANDIDATES // 8, 'learner.updates': 1,
@@ -54,9 +57,9 @@ ARMS = {
     'random': _arm('random', 'largest', rows=PICKED),
     'largest': _arm('largest_advantage', 'largest', **_SCOPE),
     'cbs': _arm('cbs', 'cbs', **_SCOPE, **_SCHEDULER),
-    'cbs_fast': _arm('cbs', 'cbs', **_SCOPE, **_FAST),
+    'cbs_fast': _arm('cbs', 'cbs_fast', **_SCOPE, **_FAST),
     # It is a learner of `misled` that picks.
-    'round': _arm('largest_advantage', 'cbs', **_SCOPE),
+    'round': _arm('largest_advantage', 'round', **_SCOPE),
     'rows': _arm('largest_advantage', 'rows', **_SCOPE),
 }
 
@@ -80,7 +83,8 @@ def measure(
             for row, found in zip(rows[1:], learner.correlations)][-len(half):]
   return {
       **tables.curves_of(rows), **tables.means_of(half, (
-          'response/entropy', 'response/length', *CORRELATIONS.values()))}
+          'response/entropy', 'response/length', *SHARES.values(),
+          *CORRELATIONS.values()))}
 
 
 def about(results: Sequence[tables.Result]) -> str:
@@ -92,7 +96,9 @@ on Countdown, {_JOB["steps"]} steps of {CANDIDATES // 8} prompts with 8 \
 samples, one update on {PICKED} of the {CANDIDATES} responses. The verdict of \
 {misled.Options().flipped:.0%} of the responses of {misled.Options().long} \
 characters and more is flipped in training, always the same for the same text: \
-of all problems with four or five numbers, and half of those with three. \
+of all problems with four or five numbers, and half of those with three. A \
+flipped malformed response is rewarded, and the next batch's gradient, by \
+which "a reward of each row" learns, has flipped verdicts as well. \
 The setting was made to give CBS a chance: few picks, averages with alpha .1, \
 no entropy penalty, epsilon down to .02. A gain without noise, and a reward of \
 each row, are inner products of gradients (benchmarks/claims/misled.py). \
@@ -120,9 +126,9 @@ def sections(results: Sequence[tables.Result]) -> str:
           'pass@1 at the end': end(), 'pass@8 at the end': end('pass@8'),
           **{title: (tables.mean_of(key), 2) for title, key in (
               ('entropy', 'response/entropy'), ('length', 'response/length'),
-              *CORRELATIONS.items())}}),
+              *SHARES.items(), *CORRELATIONS.items())}}),
       tables.differences(arms, LABELS, [
-          *AGAINST, ('rows', 'round'), ('rows', 'cbs'), *(
+          *AGAINST, ('rows', 'cbs'), ('round', 'cbs_fast'), *(
               (arm, 'random') for arm in ('largest', 'cbs', 'rows'))],
                          {'pass@1': end(), 'pass@8': end('pass@8')})])
 

@@ -81,9 +81,9 @@ def by_rate(results: Sequence[tables.Result], task: str) -> tables.Arms:
 
   A row has lists by rate: 'times', 'pass@1' at the end and 'z_std', the mean
   standard deviation of the normaliser, where the arm has one. 'start' is pass@1
-  before training, 'best' at the arm's rate with the best mean over these seeds;
-  'area' is the mean of pass@1 over the logarithm of the rate. Seeds that lack a
-  rate are left out.
+  before training, 'best' at the rate with the best mean over the arm's other
+  seeds; 'area' is the mean of pass@1 over the logarithm of the rate. Seeds that
+  lack a rate are left out.
   """
   found: dict[str, dict[int, dict[str, tables.Result]]] = {}
   for row in results:
@@ -104,12 +104,14 @@ def _over_rates(
   if not seeds:
     return []
   ends = {seed: [last(row) for row in rows] for seed, rows in seeds.items()}
-  best, logs = int(np.argmax(np.mean([*ends.values()], 0))), np.log(TIMES[task])
+  logs, best = np.log(TIMES[task]), {seed: int(np.argmax(np.mean([
+      values for other, values in ends.items()
+      if other != seed or len(ends) == 1], 0))) for seed in ends}
   return [{
       'seed': seed, 'times': list(TIMES[task]), 'pass@1': values,
       'z_std': [statistics.fmean(row['z_std']) for row in seeds[seed]
                 if row['z_std']],
-      'start': tables.start()(seeds[seed][0]), 'best': values[best],
+      'start': tables.start()(seeds[seed][0]), 'best': values[best[seed]],
       'area': float(np.trapezoid(values, logs) / (logs[-1] - logs[0]))}
           for seed, values in ends.items()]
 
@@ -123,8 +125,8 @@ Countdown, {UPDATES} updates of {jackpot.ROWS} responses on stale rollouts, \
 384 on those of the frozen actor, after a warm-up of 32. No-clip TIS weights \
 by min(p_new / p_old, 3), and TIS by as much: the cap of Jackpot's weights. \
 pass@1 is measured on 532 held-out problems at the end; before training it is \
-{start:.3f}. The best rate of an arm is the one with the best mean over these \
-seeds, which favours all arms alike. The average over rates is over the \
+{start:.3f}. The best rate of an arm is, for each seed, the one with the best \
+mean over the other seeds. The average over rates is over the \
 logarithm of the rate, from 1/27 to 2 times that of the config (1/27 to 1 with \
 the frozen actor); the rates at its ends count half, as in any trapezoid.'''
 
@@ -163,8 +165,8 @@ def sections(results: Sequence[tables.Result]) -> str:
   return '\n\n'.join([*parts, '''## Gain over TIS by the deviation of Z
 
 Slopes of pass@1 minus that of TIS at the same rate against the standard \
-deviation of Z, by least squares within each seed, over the rates at which one \
-of the two ends above the start.''', slopes(results)])
+deviation of Z, by least squares within each seed, over all rates, and over \
+those at which one of the two ends above the start.''', slopes(results)])
 
 
 def best_rates(arms: tables.Arms) -> str:
@@ -181,20 +183,26 @@ def best_rates(arms: tables.Arms) -> str:
 def slopes(results: Sequence[tables.Result]) -> str:
   """Returns the table of the slopes of gains."""
   lines = []
-  for name, rows in gains(results).items():
-    found = [float(np.polyfit(row['z_std'], row['gain'], 1)[0])
-             for row in rows if np.ptp(row['z_std'] or [0.0]) > 0]
-    if len(found) > 1:
-      lines.append([name, str(len(rows[0]['gain'])),
-                    tables.told(tables.student(found))])
+  for least in False, True:
+    for name, rows in gains(results, least).items():
+      found = [float(np.polyfit(row['z_std'], row['gain'], 1)[0])
+               for row in rows if np.ptp(row['z_std'] or [0.0]) > 0]
+      if len(found) > 1:
+        lines.append([name + ', rates that learn' * least,
+                      str(len(rows[0]['gain'])),
+                      tables.told(tables.student(found))])
   return tables.markdown(['', 'rates', 'slope'], lines)
 
 
-def gains(results: Sequence[tables.Result]) -> dict[str, list[dict[str, Any]]]:
+def gains(
+    results: Sequence[tables.Result], learning: bool = False,
+) -> dict[str, list[dict[str, Any]]]:
   """Returns the gains over TIS by rate, of each task and form of the mask.
 
-  Rates at which both end below the start in the mean are left out: where all
-  is lost there is no gain.
+  Args:
+    results: of all arms.
+    learning: leave out the rates at which both end below the start in the mean.
+      This selects by the outcome.
   """
   found = {}
   for task, title in TITLES.items():
@@ -204,7 +212,8 @@ def gains(results: Sequence[tables.Result]) -> dict[str, list[dict[str, Any]]]:
       if not rows:
         continue
       ends = np.array([[row['pass@1'] for row in pair] for pair in rows])
-      kept = ends.mean(0).max(0) > np.mean([row['start'] for row, _ in rows])
+      kept = (ends.mean(0).max(0) > np.mean([row['start'] for row, _ in rows])
+              ) | (not learning)
       found[f'{LABELS[arm]}, {title}'] = [
           {'seed': ours['seed'], 'gain': (mine - theirs)[kept].tolist(),
            'z_std': np.array(ours['z_std'])[kept].tolist()}
@@ -227,7 +236,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
                      {'xscale': 'log'}) for task, title in TITLES.items()),
       tables.Panel(found, 'z_std', 'gain', (
           'standard deviation of Z', 'pass@1 minus that of TIS'),
-                   'rates that learn', lines)],
+                   'all rates', lines)],
               {**LABELS, **{name: name for name in lines}})
 
 

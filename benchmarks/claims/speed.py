@@ -207,10 +207,10 @@ reach the target counts with all that it spent: ratios to it are "at least", a \
 rule that was written together with the results. Seconds leave out \
 evaluations, checkpoints and compilation; runs share the machine's cores and \
 its noise, so FLOPs are the better measure. GFLOP leave out the pass for old \
-log-probs, which all but plain RLOO and PKPO without a screen have. An estimate \
-from their tokens: with it, SPEED-RLOO and RLOO that drops prompts take a fifth \
-more, so that RLOO needs some 2.3 times the GFLOP of SPEED-RLOO to the target, \
-and the ratios between the other two stay.'''
+log-probs, which all but plain RLOO and PKPO without a screen have. By an \
+estimate from their tokens, SPEED-RLOO and RLOO that drops prompts take a \
+fifth more with it, so that RLOO needs some 2.3 times the GFLOP of SPEED-RLOO \
+to the target, and the ratios between the other two stay.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

@@ -204,19 +204,26 @@ def test_figures_at_equal_samples():
 
 
 def test_what_a_mean_reward_takes():
-  """A window of 8 steps; from step 9 on, rewards are 1."""
+  """Steps of an eighth of the window; from step 9 on, rewards are 1."""
   row = lambda arm, cost: {
       'arm': arm, 'seed': 13, 'reward': [0.0] * 8 + [1.0] * 4,
+      'samples': [speed_real.WINDOW / 8 * (i + 1) for i in range(12)],
       'gflops': [cost * (i + 1) for i in range(12)]}
   ours, theirs = row('speed', 1), row('rloo', 3)
-  np.testing.assert_allclose(
-      speed_real.smooth(ours), [0] * 8 + [1 / 8, 2 / 8, 3 / 8, 4 / 8])
+  means, there = speed_real.smooth(ours, 'gflops')
+  np.testing.assert_allclose(means, [0, 1 / 8, 2 / 8, 3 / 8, 4 / 8])
+  np.testing.assert_allclose(there, [4, 5, 6, 7, 8])  # middles of the windows
   at = lambda target, **more: speed_real.to_target('gflops', target, **more)
-  assert at(.2)(ours) == 10 and at(.2)(theirs) == 30
-  assert at(.6)(ours) is None and at(.6, least=True)(theirs) == 36
-  # A reward of the first step alone is no mean of eight.
+  assert at(.2)(ours) == 6 and at(.2)(theirs) == 18
+  assert at(.6)(ours) is None and at(.6, least=True)(theirs) == 24
+  # A reward of the first step alone is no mean of a window.
   early = {**ours, 'reward': [1.0] + [0.0] * 11}
   assert at(.2)(early) is None
+  # Steps of twice the samples, of the same rewards by samples: all is equal.
+  wide = {**ours, **{name: ours[name][1::2] for name in (
+      'reward', 'samples', 'gflops')}}
+  np.testing.assert_allclose(
+      speed_real.smooth(wide, 'gflops'), ([0, 2 / 8, 4 / 8], [4, 6, 8]))
   # Up to 12 GFLOP: four of twelve steps, and none of four.
   figure = speed_real.mean_until_equal(
       {'speed': [ours], 'rloo': [theirs]}, 'gflops')
@@ -235,21 +242,23 @@ def test_an_arm_has_one_best_rate():
               jackpot_rates.TIMES['frozen'], values)]
   rows.append({**rows[0], 'seed': 13})  # it lacks the other rates
   found = jackpot_rates.by_rate(rows, 'frozen')['tis']
-  # The means are .1, .27, .37 and .37 without the last bit.
-  assert [row['best'] for row in found] == [.3, .2, .6]
+  # Best for the two other seeds, in the mean: the third rate with .4, the last
+  # one with .495 twice. The seed itself has no say.
+  assert [row['best'] for row in found] == [.3, .1, .1]
   # Trapezoids over equal steps of the logarithm: (.05 + .2 + .3 + .445) / 3.
   assert found[0]['area'] == pytest.approx(.995 / 3)
 
 
-def test_gains_leave_out_rates_that_destroy_both_arms():
+def test_gains_may_leave_out_rates_that_destroy_both_arms():
   row = lambda arm, i, end, z_std: {
       'task': 'frozen', 'arm': arm, 'seed': 10, 'z_std': z_std,
       'times': f'{jackpot_rates.TIMES["frozen"][i]:.3g}', 'pass@1': [.25, end]}
   ends = {'jackpot': (.3, .5, .2, .1), 'tis': (.2, .25, .4, .0)}
-  found = jackpot_rates.gains([
-      row(arm, i, end, [i / 10] if arm == 'jackpot' else [])
-      for arm, values in ends.items() for i, end in enumerate(values)])
-  (name, (only,)), = found.items()
+  rows = [row(arm, i, end, [i / 10] if arm == 'jackpot' else [])
+          for arm, values in ends.items() for i, end in enumerate(values)]
+  (_, (every,)), = jackpot_rates.gains(rows).items()
+  np.testing.assert_allclose(every['gain'], [.1, .25, -.2, .1], atol=1e-12)
+  (name, (only,)), = jackpot_rates.gains(rows, learning=True).items()
   assert name.startswith('Jackpot') and 'frozen' in name
   # At the last rate both end below the start of .25.
   np.testing.assert_allclose(only['gain'], [.1, .25, -.2], atol=1e-12)
