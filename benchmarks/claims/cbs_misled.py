@@ -76,11 +76,13 @@ def measure(
             **(_SCHEDULER if arm == 'rows' else _FAST)), arm == 'rows')
   with picking as learner:
     rows = runs.train_arm(config, name, folder, fields)
-  half = rows[1:][len(rows[1:]) // 2:]
+  # A step without such a verdict lacks its share.
+  half = [{**dict.fromkeys(SHARES.values(), 0.0), **row}
+          for row in rows[1:][len(rows[1:]) // 2:]]
   if learner is not None:
     half = [{**row, **{f'cbs/correlation/{feature}': value
                        for feature, value in found.items()}}
-            for row, found in zip(rows[1:], learner.correlations)][-len(half):]
+            for row, found in zip(half, learner.correlations[-len(half):])]
   return {
       **tables.curves_of(rows), **tables.means_of(half, (
           'response/entropy', 'response/length', *SHARES.values(),

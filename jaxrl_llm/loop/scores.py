@@ -100,10 +100,10 @@ def with_scores(
   mine = placed[processes.positions(len(rows))]
   real, t = mine >= 0, np.arange(tokens.response.shape[1])
   planned = rows_lib.plan(parts, table, placed, placed >= 0)
-  lengths = (x[rows[rows >= 0]] for x in (table.prompt_length, table.length))
+  which = rows[rows >= 0]
   timer.note('score', flops.of_scores([
-      parts.programs.players[name].model
-      for params in models.values() for name in params], *lengths))
+      parts.programs.players[name].model for params in models.values()
+      for name in params], table.prompt_length[which], table.length[which]))
   for name, params in models.items():
     # Only this call needs top-k lists, the largest arrays of a batch.
     needs_top = name == 'old_logprobs' and tokens.z is not None

@@ -368,6 +368,10 @@ def test_a_run_writes_a_row_with_its_names_and_rate(tmp_path, results):
   text = runs._tuned(claim, rows)
   assert 'chosen on seeds 0 and 1' in text
   assert 'what was tried: base (highest, with two more).' in text
+  assert 'made after' not in text
+  later = [{**row, 'date': '2999-01-01'} for row in rows[6:10]]  # two rates
+  assert '4 of these runs were made after those that count.' in runs._tuned(
+      claim, rows[:6] + later + rows[10:])
   *others, best, inherited = text.strip().splitlines()[-1].strip('| ').split(
       ' | ')
   assert others[0] == 'base' and '*' not in ''.join(others)
