@@ -8,9 +8,8 @@ them less than once in 50 samples. ':mixed' (the default) trains on equal
 numbers of hard and ordinary problems, ':hard' on hard ones alone. Both
 warm-start on all kinds. On the mixed set, k=1 learns the ordinary prompts and
 loses the hard ones (the stall of the paper's section 5.2.4); k=8 learns some
-hard ones, and the ordinary ones stay where they were.
-benchmarks/claims/pkpo_mixed.py compares them. It takes about two minutes on 2
-cores.
+hard ones, and the ordinary ones stay where they were: see
+benchmarks/results/claims/pkpo_mixed.md. It takes about two minutes on 2 cores.
 
 Beside the paper, as python -m configs.papers writes it:
 - pkpo.batch_std=true, in the paper false (Eq. 18): fewer samples have an
