@@ -111,7 +111,8 @@ _PKPO = (
          '`loop/step_metrics.py`, `of_solved`, and the entropy'),
     Part('Figure 7', TRUE, 'metrics of each step: `eval_k`'),
     Part('Figure 8', TRUE, '`configs/pkpo/gemma2_2b_arc.py`; the figure does '
-         'not say its model'))
+         'not say its model; small, on Countdown, '
+         '`benchmarks/results/claims/pkpo_mixed.md`'))
 
 _JACKPOT_V2 = (
     Part('Eq. 1', TRUE, '`ops/policy_losses.py`, `clip`'),
