@@ -61,13 +61,12 @@ AGAINST = [
     ('clip', 'on_policy')]
 
 
-def of_stale(
-    stale: int, updates: int = UPDATES, every: int = EVERY) -> dict[str, Any]:
+def of_stale(stale: int, updates: int = UPDATES) -> dict[str, Any]:
   """Returns the fields of a staleness, in updates per rollout batch."""
   return {
       'steps': updates // stale, 'learner.updates': stale,
       'prompts_per_step': ROWS * stale // 8, 'samples_per_prompt': 8,
-      'eval.every': max(every // stale, 1)}
+      'eval.every': max(EVERY // stale, 1)}
 
 
 ARMS = {

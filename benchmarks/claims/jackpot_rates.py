@@ -21,7 +21,6 @@ from benchmarks.claims.runs import Arm
 from jaxrl_llm.configs.jackpot import countdown, countdown_actor
 
 UPDATES = 768  # optimiser steps of a run on stale rollouts
-EVERY = 96  # updates between two evaluations, or more
 TIMES = {  # learning rates of each task, times the config's
     '32': (1 / 27, 1 / 9, 1 / 3, 1, 2), '128': (1 / 27, 1 / 9, 1 / 3, 1, 2),
     'frozen': (1 / 27, 1 / 9, 1 / 3, 1)}
@@ -47,8 +46,7 @@ def _arms() -> dict[str, Arm]:
   made = {}
   for task, times in TIMES.items():
     frozen = task == 'frozen'
-    rate = (countdown_actor if frozen else countdown).get_config(
-    ).optimizer.learning_rate
+    loaded = (countdown_actor if frozen else countdown).get_config()
     fields = {
         'none': jackpot_actor.ARMS['frozen_none'].fields,
         'tis': {**jackpot_actor.ARMS['frozen_tis'].fields,
@@ -57,12 +55,14 @@ def _arms() -> dict[str, Arm]:
         'expected': {**jackpot_actor.ARMS['frozen_jackpot'].fields,
                      **jackpot_128.FIELDS['expected']},
     } if frozen else {
-        name: {**jackpot.of_stale(int(task), UPDATES, EVERY), **own}
+        name: {**jackpot.of_stale(int(task), UPDATES), **own}
         for name, own in jackpot_128.FIELDS.items()}
+    steps = loaded.steps if frozen else UPDATES // int(task)
     config = jackpot_actor.CONFIG if frozen else CONFIG
     made.update({
         f'{task},{name},{factor:.3g}': Arm(
-            {**own, runs.RATE: rate * factor}, config)
+            {**own, 'eval.every': steps,  # the last one alone is used
+             runs.RATE: loaded.optimizer.learning_rate * factor}, config)
         for factor in times for name, own in fields.items()})
   return made
 
