@@ -8,9 +8,9 @@ import importlib
 from benchmarks.claims import runs
 
 NAMES = ('pkpo', 'pkpo_bonus', 'pkpo_mixed', 'pkpo_arc', 'pkpo_programs',
-         'speed', 'speed_real', 'jackpot', 'jackpot_128', 'jackpot_rates',
-         'jackpot_actor', 'cbs', 'cbs_64', 'cbs_misled', 'all_four', 'real',
-         'turns', 'carry', 'carry_real')
+         'speed', 'speed_rloo', 'speed_real', 'jackpot', 'jackpot_128',
+         'jackpot_rates', 'jackpot_actor', 'cbs', 'cbs_64', 'cbs_misled',
+         'all_four', 'real', 'turns', 'carry', 'carry_real')
 
 
 def claims() -> list[runs.Claim]:

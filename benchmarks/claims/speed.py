@@ -5,11 +5,12 @@
 Trains configs/speed/countdown.py with RLOO, DAPO and PKPO, with and without
 SPEED, and samples from the model before training to count the samples of an
 informative prompt. All have about the same number of generated samples.
+`benchmarks.claims.speed_rloo` has more seeds of RLOO.
 """
 
 import pathlib
 import statistics
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from benchmarks.claims import runs, tables
 from benchmarks.claims.runs import Arm
@@ -216,24 +217,29 @@ to the target, and the ratios between the other two stay.'''
 def summary(results: Sequence[tables.Result]) -> str:
   """Returns the sentences of the documentation."""
   arms = tables.by_arm(results, LABELS)
-  say = lambda base: '; '.join(
-      f'{name} {_to_target(arms, "speed_rloo_4", base, spent)}'
-      for name, spent in SPENT.items() if name != 'updates')
-  at = lambda rise: _to_target(
-      arms, 'speed_rloo_4', 'rloo_drop', 'gflops', rise)
-  curve = '; '.join(f'+{rise:.2f}: {at(rise)}' for rise in CURVE)
   signal = times_fewer(
       arms, 'pkpo8_signal', 'pkpo8_pass_rate', per('signal'))
   pkpo = tables.compared(
       arms, LABELS, 'pkpo8_signal', 'pkpo8_pass_rate', end('pass@8'))
   return (
+      f"{of_rloo(arms)} Under PKPO with k=8, the "
+      "paper's rule needs so many times the samples of the rule \"signal\" per "
+      f'unit of signal: {signal}. pass@8 at the end: {pkpo}.')
+
+
+def of_rloo(arms: tables.Arms) -> str:
+  """Says what RLOO needs to the target, as a multiple of SPEED-RLOO."""
+  say = lambda base: '; '.join(
+      f'{name} {ratio_to_target(arms, "speed_rloo_4", base, spent)}'
+      for name, spent in SPENT.items() if name != 'updates')
+  curve = '; '.join(f'+{rise:.2f}: ' + ratio_to_target(
+      arms, 'speed_rloo_4', 'rloo_drop', 'gflops', rise) for rise in CURVE)
+  return (
       f'to a held-out pass@1 of {RISES["pass@1"]} above the start, RLOO needs '
       f'so many times as much as SPEED-RLOO: {say("rloo")}. RLOO that drops '
       f'prompts without signal: {say("rloo_drop")}; GFLOP by the rise '
       f'of the target above the start: {curve}. Generation takes '
-      f"{_generation(arms):.0%} of RLOO's seconds. Under PKPO with k=8, the "
-      "paper's rule needs so many times the samples of the rule \"signal\" per "
-      f'unit of signal: {signal}. pass@8 at the end: {pkpo}.')
+      f"{generation(arms):.0%} of RLOO's seconds.")
 
 
 def per(name: str) -> tables.Figure:
@@ -241,7 +247,7 @@ def per(name: str) -> tables.Figure:
   return lambda result: result['sampled'] / result[name]
 
 
-def _to_target(
+def ratio_to_target(
     arms: tables.Arms, arm: str, base: str, spent: str,
     rise: float | None = None) -> str:
   """Says how many times as much the base needs to the target."""
@@ -249,29 +255,30 @@ def _to_target(
       to_target(spent, least, rise) for least in (False, True)))
 
 
-def _curve(arms: tables.Arms) -> str:
+def curve_of(arms: tables.Arms) -> str:
   """Returns the table of ratios to SPEED-RLOO by the rise of the target."""
   bases, spent = ('rloo_drop', 'rloo'), ('samples', 'GFLOP', 'seconds')
   missed = lambda arm, rise: str(sum(
-      to_target('samples', rise=rise)(r) is None for r in arms[arm]))
+      to_target('samples', rise=rise)(r) is None
+      for r in arms.get(arm, ())))
   return tables.markdown(
       ['rise', *(f'{name}, of {LABELS[base]}' for base in bases
                  for name in spent),
        *(f'missed by {LABELS[arm]}' for arm in ('speed_rloo_4', *bases))],
       [[f'{rise:.2f}', *(
-          _to_target(arms, 'speed_rloo_4', base, SPENT[name], rise)
+          ratio_to_target(arms, 'speed_rloo_4', base, SPENT[name], rise)
           for base in bases for name in spent),
         *(missed(arm, rise) for arm in ('speed_rloo_4', *bases))]
        for rise in CURVE])
 
 
-def _generation(arms: tables.Arms) -> float:
+def generation(arms: tables.Arms) -> float:
   """Returns the share of generation in RLOO's seconds."""
   return statistics.fmean(r['phases']['sample'][0] / sum(
       seconds for seconds, *_ in r['phases'].values()) for r in arms['rloo'])
 
 
-def _ratios(
+def ratios(
     arms: tables.Arms, names: Sequence[str],
     columns: dict[str, tuple[Any, ...]]) -> str:
   """Returns a table of ratios.
@@ -287,14 +294,28 @@ def _ratios(
       for arm in names if arm in arms])
 
 
+def reached() -> dict[str, tuple[tables.Figure, int]]:
+  """Returns the columns of what is spent to the target."""
+  return {f'{name} to the target': (to_target(spent), 0)
+          for name, spent in SPENT.items()}
+
+
+def against(bases: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+  """Returns the columns of `ratios` of what is spent to the target."""
+  return {f'{name}, of {LABELS[base]}': (
+      base, to_target(spent), to_target(spent, least=True))
+          for base in bases for name, spent in SPENT.items()
+          if name != 'updates'}
+
+
 def _model(results: Sequence[tables.Result], arms: tables.Arms) -> str:
   """Returns the share of generation, and ratios where it is larger."""
   return f'''
-Generation takes {_generation(arms):.0%} of RLOO's seconds. No setting \
+Generation takes {generation(arms):.0%} of RLOO's seconds. No setting \
 of this task was found where it takes half and a run takes minutes. Where it \
 takes more, seconds are modelled from tokens, see `modelled`:
 
-''' + _ratios(arms, OTHERS, {
+''' + ratios(arms, OTHERS, {
     f'generation {share:.0%}': ('rloo', *(
         modelled(results, share, arms, least) for least in (False, True)))
     for share in SHARES}) + '\n'
@@ -304,13 +325,6 @@ def sections(results: Sequence[tables.Result]) -> str:
   """Returns the tables."""
   arms = tables.by_arm(results, LABELS)
   only = lambda names: {arm: arms[arm] for arm in names if arm in arms}
-  reached = {f'{name} to the target': (to_target(spent), 0)
-             for name, spent in SPENT.items()}
-  against = {
-      f'{name}, of {LABELS[base]}': (
-          base, to_target(spent), to_target(spent, least=True))
-      for base in ('rloo', 'rloo_drop') for name, spent in SPENT.items()
-      if name != 'updates'}
   return f'''## Before training
 
 The policy does not change. A prompt is informative if its 16 samples have \
@@ -320,7 +334,7 @@ signal: RLOO advantages that are not all 0. Signal is the sum of |advantage|.
     'samples per informative prompt': (per('informative'), 1),
     'per unit of signal': (per('signal'), 1)})}
 
-{_ratios(arms, AT_START, {
+{ratios(arms, AT_START, {
     'samples per informative prompt': ('start', per('informative')),
     'per unit of signal': ('start', per('signal'))})}
 
@@ -330,15 +344,15 @@ The target is a pass@1 of {RISES['pass@1']} above that before training. "Times \
 fewer" is the geometric mean over seeds of the base's figure over the arm's, \
 with the interval of its logarithm; the base is named in the column.
 
-{tables.table(only(OTHERS), LABELS, reached)}
+{tables.table(only(OTHERS), LABELS, reached())}
 
-{_ratios(arms, OTHERS, against)}
+{ratios(arms, OTHERS, against(('rloo', 'rloo_drop')))}
 
 The same for SPEED-RLOO, 4 + 12, by the rise of the target. The rise of \
 {RISES['pass@1']} is that of all other tables; the others were chosen after \
 the runs. "Missed" counts the runs that do not reach the target.
 
-{_curve(arms)}
+{curve_of(arms)}
 {_model(results, arms)}
 ## Under PKPO
 
@@ -346,9 +360,9 @@ Samples per unit of signal are those of whole runs. The target is a pass@8 of \
 {RISES['pass@8']} above that before training, of 8 samples, which is noisy.
 
 {tables.table(only(PKPO), LABELS, {
-    'samples per unit of signal': (per('signal'), 2), **reached})}
+    'samples per unit of signal': (per('signal'), 2), **reached()})}
 
-{_ratios(arms, PKPO, {
+{ratios(arms, PKPO, {
     f'samples per unit of signal, of {LABELS[base]}': (base, per('signal'))
     for base in ('pkpo8', 'pkpo8_pass_rate')})}
 
@@ -362,12 +376,21 @@ Samples per unit of signal are those of whole runs. The target is a pass@8 of \
     'staleness, updates': (mean_of('batch/staleness'), 2)})}'''
 
 
+RLOO = {  # looks
+    'rloo': ('C0', '--'), 'rloo_drop': ('C0', ':'),
+    'speed_rloo_4': ('C0', '-'), 'speed_rloo_4_rate': ('C2', '-')}
+
+
 def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
   """Draws pass@1 of RLOO and DAPO, with and without SPEED."""
-  looks = {
-      'rloo': ('C0', '--'), 'rloo_drop': ('C0', ':'),
-      'speed_rloo_4': ('C0', '-'), 'speed_rloo_4_rate': ('C2', '-'),
-      'dapo': ('C1', '--'), 'speed_dapo_4': ('C1', '-')}
+  draw_arms(results, path, {
+      **RLOO, 'dapo': ('C1', '--'), 'speed_dapo_4': ('C1', '-')})
+
+
+def draw_arms(
+    results: Sequence[tables.Result], path: pathlib.Path,
+    looks: Mapping[str, tuple[str, str]]) -> None:
+  """Draws pass@1 of the arms that have a look."""
   found = [{**r, 'smooth': tables.smoothed(r, 'pass@1')} for r in results]
   arms = tables.by_arm(found, OTHERS)
   tables.draw(path, [

@@ -134,7 +134,8 @@ def test_a_base_that_misses_the_target_gives_a_lower_bound():
   assert speed.to_target('samples', least=True)(misses) == 40
   both = lambda row: [row, {**row, 'seed': 11}]
   arms = {'a': both(reaches), 'b': both(misses)}
-  said = lambda *arm: tables.judged(speed._to_target(arms, *arm, 'samples'))
+  said = lambda *arm: tables.judged(speed.ratio_to_target(
+      arms, *arm, 'samples'))
   assert said('a', 'b') == 'at least 1.60 [1.60, 1.60]'  # 40 / 25
   assert said('b', 'a') == 'not reached'
   assert said('a', 'a').startswith('1.00')
@@ -153,7 +154,7 @@ def test_ratios_by_the_rise_of_the_target():
       ('speed_rloo_4', run('speed_rloo_4', 10, 2)), ('rloo_drop', early),
       ('rloo', lower))}
   rows = [line.strip('| ').split(' | ')
-          for line in speed._curve(arms).splitlines()]
+          for line in speed.curve_of(arms).splitlines()]
   assert [row[0] for row in rows[2:]] == [f'{x:.2f}' for x in speed.CURVE]
   ratios = dict(zip(rows[0], rows[-1]))
   # .17 is reached after 2.7 evaluations, and by the lower one after 3.1, since
@@ -162,7 +163,7 @@ def test_ratios_by_the_rise_of_the_target():
   assert ratios['seconds, of RLOO'].startswith('1.72')  # 3.1 x 3 / 2.7 x 2
   assert ratios['missed by RLOO'] == '0'
   arms['rloo'] = [{**row, 'pass@1': [0.0] * 5} for row in arms['rloo']]
-  last = speed._curve(arms).splitlines()[-1].strip('| ').split(' | ')
+  last = speed.curve_of(arms).splitlines()[-1].strip('| ').split(' | ')
   assert last[-1] == '2' and last[4].startswith('at least 2.22')  # 12 / 5.4
 
 
@@ -461,7 +462,7 @@ def test_reports_and_the_pages_come_from_the_rows(name):
 @pytest.mark.parametrize('count', [1, 7])
 @pytest.mark.parametrize('name', [
     'jackpot_128', 'jackpot_rates', 'cbs_64', 'cbs_misled', 'pkpo_bonus',
-    'pkpo_mixed', 'pkpo_programs', 'speed_real'])
+    'pkpo_mixed', 'pkpo_programs', 'speed_real', 'speed_rloo'])
 def test_the_first_rows_have_a_report(name, count):
   """`--report` while runs go on: arms and seeds are missing."""
   claim, rng = CLAIMS[name], np.random.default_rng(0)
@@ -474,7 +475,9 @@ def test_the_first_rows_have_a_report(name, count):
          for key in ('pass@1', 'pass@8')},
       **{key: rng.random() for key in (
           'best@1', 'best@8', 'pass@16', 'best@16', 'error', 'generation',
-          'solved', 'solved_hard', 'entropy', 'minutes', 'heldout')},
+          'solved', 'solved_hard', 'entropy', 'minutes', 'heldout', 'sampled',
+          'update/grad_norm', 'batch/staleness')},
+      'phases': {'sample': [1, 2, .5], 'update': [2, 2, 1]},
       **({'heldout': {problems: {f'pass@{k}': rng.random() for k in pkpo.KS}
                       for problems in ('all', 'ordinary', 'hard')},
           'solved': rng.random(4).tolist()}
