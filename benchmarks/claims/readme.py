@@ -71,6 +71,9 @@ lowers pass@1.
       _of('k=8', '+', 'k=16', 'pass@8:'),
       _of('k=8', '=', 'k=1, entropy bonus .1', 'pass@8:'),
       _of('k=8', '-', 'k=1', 'pass@1:'))),
+    Sentence('pkpo_mixed', '''
+Of hard problems, k=8 solves more than k=1.
+''', (_of('k=8', '+', 'k=1', 'hard ones solved so far'),)),
     Sentence('speed', '''
 - [SPEED](docs/speed.md#measured): on problems mixed for it (a third hardly ever
 solved, generation 22% of RLOO's time), less compute and time to a pass@1 than
@@ -183,13 +186,13 @@ def check(readme: str, said: Mapping[str, str]) -> list[str]:
 
   Args:
     readme: the README.
-    said: the sentences of each claim, from its rows.
+    said: the sentences of each claim all of whose runs have rows.
   """
   faults, rest = [], measured_part(readme)
   for sentence in SENTENCES:
     text = words(sentence.text)
     faults += [f'"{text}": {fault}' for fault in wrong(
-        sentence, said[sentence.claim])]
+        sentence, said.get(sentence.claim, ''))]
     if text not in rest:
       faults.append(f'The README lacks: {text}')
     rest = rest.replace(text, '', 1)
