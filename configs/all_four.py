@@ -8,9 +8,9 @@ whose screens promise most signal, PKPO turns rewards into advantages for
 pass@k with k falling from 4 to 1, CBS picks 256 responses of the last two
 batches, and Jackpot corrects for the policy that wrote them. On one core this
 takes about a minute after the warm start of three. Held-out pass@1 rises from
-.35 to .48, the mean over seeds 0 and 1, and to .53 with a third of the learning
-rate, over eight seeds. benchmarks/results/claims/all_four.md has this run with
-each method left out.
+.35 to .48, the mean over seeds 0 and 1, and to .515 with a third of the
+learning rate, over sixteen seeds. benchmarks/results/claims/all_four.md has
+this run with each method left out.
 """
 
 from jaxrl_llm.configs.speed import countdown
