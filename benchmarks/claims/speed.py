@@ -19,7 +19,6 @@ from benchmarks.claims.tables import end, mean_of
 CONFIG = 'configs/speed/countdown.py'
 # The targets, above the figure before training; pass@8 is that of PKPO.
 RISES = {'pass@1': 0.15, 'pass@8': 0.02}
-CURVE = 0.05, 0.08, 0.1, 0.12, 0.15, 0.17  # rises of pass@1, of a table
 SHARES = 2 / 3, 0.9  # of generation in RLOO's time, where it dominates
 SPENT = {'samples': 'samples', 'updates': 'updates', 'GFLOP': 'gflops',
          'seconds': 'elapsed'}
@@ -152,10 +151,12 @@ def times_fewer(
       result is then "at least".
   """
   found = tables.pairs(arms, arm, base, figure)
-  missed = sum(theirs is None for _, theirs in found)
-  if not found or any(ours is None for ours, _ in found) or (
-      missed and not least):
-    return 'not reached'
+  missed, own = (sum(pair[i] is None for pair in found) for i in (1, 0))
+  if own or missed and not least:
+    return f'missed by {own or missed} of {len(found)}' + (
+        '' if own else ' of the base')
+  if not found:
+    return 'not run'
   text = tables.ratio([theirs / ours for ours, theirs in tables.pairs(
       arms, arm, base, figure, least)])
   return f'at least {text}' if missed else text
@@ -208,10 +209,8 @@ reach the target counts with all that it spent: ratios to it are "at least", a \
 rule that was written together with the results. Seconds leave out \
 evaluations, checkpoints and compilation; runs share the machine's cores and \
 its noise, so FLOPs are the better measure. GFLOP leave out the pass for old \
-log-probs, which all but plain RLOO and PKPO without a screen have. By an \
-estimate from their tokens, SPEED-RLOO and RLOO that drops prompts take a \
-fifth more with it, so that RLOO needs some 2.3 times the GFLOP of SPEED-RLOO \
-to the target, and the ratios between the other two stay.'''
+log-probs, which all but plain RLOO and PKPO without a screen have: \
+[SPEED-RLOO with more seeds](speed_rloo.md) has it.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
@@ -222,24 +221,9 @@ def summary(results: Sequence[tables.Result]) -> str:
   pkpo = tables.compared(
       arms, LABELS, 'pkpo8_signal', 'pkpo8_pass_rate', end('pass@8'))
   return (
-      f"{of_rloo(arms)} Under PKPO with k=8, the "
-      "paper's rule needs so many times the samples of the rule \"signal\" per "
-      f'unit of signal: {signal}. pass@8 at the end: {pkpo}.')
-
-
-def of_rloo(arms: tables.Arms) -> str:
-  """Says what RLOO needs to the target, as a multiple of SPEED-RLOO."""
-  say = lambda base: '; '.join(
-      f'{name} {ratio_to_target(arms, "speed_rloo_4", base, spent)}'
-      for name, spent in SPENT.items() if name != 'updates')
-  curve = '; '.join(f'+{rise:.2f}: ' + ratio_to_target(
-      arms, 'speed_rloo_4', 'rloo_drop', 'gflops', rise) for rise in CURVE)
-  return (
-      f'to a held-out pass@1 of {RISES["pass@1"]} above the start, RLOO needs '
-      f'so many times as much as SPEED-RLOO: {say("rloo")}. RLOO that drops '
-      f'prompts without signal: {say("rloo_drop")}; GFLOP by the rise '
-      f'of the target above the start: {curve}. Generation takes '
-      f"{generation(arms):.0%} of RLOO's seconds.")
+      "under PKPO with k=8, the paper's rule needs so many times the samples "
+      f'of the rule "signal" per unit of signal: {signal}. pass@8 at the end: '
+      f'{pkpo}.')
 
 
 def per(name: str) -> tables.Figure:
@@ -253,23 +237,6 @@ def ratio_to_target(
   """Says how many times as much the base needs to the target."""
   return times_fewer(arms, arm, base, *(
       to_target(spent, least, rise) for least in (False, True)))
-
-
-def curve_of(arms: tables.Arms) -> str:
-  """Returns the table of ratios to SPEED-RLOO by the rise of the target."""
-  bases, spent = ('rloo_drop', 'rloo'), ('samples', 'GFLOP', 'seconds')
-  missed = lambda arm, rise: str(sum(
-      to_target('samples', rise=rise)(r) is None
-      for r in arms.get(arm, ())))
-  return tables.markdown(
-      ['rise', *(f'{name}, of {LABELS[base]}' for base in bases
-                 for name in spent),
-       *(f'missed by {LABELS[arm]}' for arm in ('speed_rloo_4', *bases))],
-      [[f'{rise:.2f}', *(
-          ratio_to_target(arms, 'speed_rloo_4', base, SPENT[name], rise)
-          for base in bases for name in spent),
-        *(missed(arm, rise) for arm in ('speed_rloo_4', *bases))]
-       for rise in CURVE])
 
 
 def generation(arms: tables.Arms) -> float:
@@ -347,12 +314,6 @@ with the interval of its logarithm; the base is named in the column.
 {tables.table(only(OTHERS), LABELS, reached())}
 
 {ratios(arms, OTHERS, against(('rloo', 'rloo_drop')))}
-
-The same for SPEED-RLOO, 4 + 12, by the rise of the target. The rise of \
-{RISES['pass@1']} is that of all other tables; the others were chosen after \
-the runs. "Missed" counts the runs that do not reach the target.
-
-{curve_of(arms)}
 {_model(results, arms)}
 ## Under PKPO
 

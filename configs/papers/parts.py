@@ -302,6 +302,7 @@ _SPEED = (
          'were continued leave the accepted ones, which the text forgets'),
     Part('Table 1', TRUE, '`configs/speed/qwen25_1p5b_math.py`, '
          '`configs/speed/qwen25_7b_math.py`, not run at this size; small, '
+         '`benchmarks/results/claims/speed_rloo.md` and, with DAPO, '
          '`benchmarks/results/claims/speed.md`, where generation takes 22% of '
          "RLOO's time. Choose the data by task.path; the targets, in the "
          'headers, are of each file'),
