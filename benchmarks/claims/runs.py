@@ -417,8 +417,9 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
   seeds = sorted({row['seed'] for row in rows if 'factor' not in row})
   if claim.older:
     return f'{claim.older}\n'
-  text = f'Settings were frozen before the runs that count, of {len(seeds)} '
-  text += f'seeds, {seeds[0]} to {seeds[-1]}.'
+  known = 'frozen' if settings_path(claim).exists() else 'chosen'
+  text = (f'Settings were {known} before the runs that count, of {len(seeds)} '
+          f'seeds, {seeds[0]} to {seeds[-1]}.')
   if not tried:
     return f'{text} None was chosen for this claim.\n'
   rates, lines, ends = sorted({run.factor for run, _ in tried}), [], []

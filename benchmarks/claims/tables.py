@@ -72,7 +72,9 @@ def told(*intervals: Interval, base: float = 0.0) -> str:
     base: figure of which `judged` says the first interval in per cent.
   """
   mean, low, high, _ = intervals[0]
-  share = f' {low / base:+.0%} to {high / base:+.0%}' if base else ''
+  share = ' ' * bool(base) + ' to '.join(
+      f'{end / base:+.{0 if abs(end / base) >= 0.005 else 1}%}'
+      for end in (low, high) if base)
   return f'{mean:+.3f} ' + ' '.join(
       f'[{low:+.3f}, {high:+.3f}]' for _, low, high, _ in intervals) + (
           f' {{p={max(interval.p for interval in intervals)}{share}}}')
@@ -117,7 +119,8 @@ def judged(text: str, *, together: bool = False) -> str:
       return ', not distinguishable' + f': {share}' * (
           together and bool(share))
     if together and after >= 1 - LEVEL:
-      return f', not distinguishable after Holm: p = {after:.2f}'
+      digits = 2 if after >= 0.1 else 3
+      return f', not distinguishable after Holm: p = {after:.{digits}f}'
     return ''
 
   each = iter(zip(marks, corrected))

@@ -93,8 +93,10 @@ def test_a_text_says_which_differences_are_lost():
       'c (+0.050 [-0.050, +0.150], not distinguishable); {x}.')
   assert tables.judged(text, together=True) == (
       'a (+0.200 [+0.100, +0.300]); b (+0.120 [+0.020, +0.220], not '
-      'distinguishable after Holm: p = 0.06); c (+0.050 [-0.050, +0.150], '
+      'distinguishable after Holm: p = 0.060); c (+0.050 [-0.050, +0.150], '
       'not distinguishable: -10% to +30%); {x}.')
+  assert tables.judged(tables.told(
+      interval(.4, -.2), base=100), together=True).endswith('-0.2% to +0.0%')
 
 
 @pytest.mark.parametrize('values, words', [
@@ -533,7 +535,7 @@ def test_what_the_readme_says_follows():
 
 
 @pytest.mark.parametrize('old, new, fault', [
-    ('no gain shown over', 'with a gain over', 'The README lacks: - [PKPO]'),
+    ('not k=8, over', 'k=8 over', 'The README lacks: - [PKPO]'),
     ('for 128', 'for 129', 'The README lacks: - [Jackpot]'),
     ('can order.', 'can order. - CBS beats all rules.',
      'in no sentence: Measured on small')])
