@@ -258,12 +258,12 @@ def test_what_a_mean_reward_takes():
 
 def test_an_arm_has_one_best_rate():
   ends = {10: (.1, .2, .3, .89), 11: (.1, .4, .2, .1), 12: (.1, .2, .6, .1)}
-  rows = [{'task': 'frozen', 'arm': 'tis', 'seed': seed, 'z_std': [],
+  rows = [{'task': '128', 'arm': 'no_clip_tis', 'seed': seed, 'z_std': [],
            'times': f'{factor:.3g}', 'pass@1': [.25, value]}
           for seed, values in ends.items() for factor, value in zip(
-              jackpot_rates.TIMES['frozen'], values)]
+              jackpot_rates.TIMES['128'], values)]
   rows.append({**rows[0], 'seed': 13})  # it lacks the other rates
-  found = jackpot_rates.by_rate(rows, 'frozen')['tis']
+  found = jackpot_rates.by_rate(rows, '128')['no_clip_tis']
   # Best for the two other seeds, in the mean: the third rate with .4, the last
   # one with .495 twice. The seed itself has no say.
   assert [row['best'] for row in found] == [.3, .1, .1]
@@ -273,15 +273,15 @@ def test_an_arm_has_one_best_rate():
 
 def test_gains_may_leave_out_rates_that_destroy_both_arms():
   row = lambda arm, i, end, z_std: {
-      'task': 'frozen', 'arm': arm, 'seed': 10, 'z_std': z_std,
-      'times': f'{jackpot_rates.TIMES["frozen"][i]:.3g}', 'pass@1': [.25, end]}
-  ends = {'jackpot': (.3, .5, .2, .1), 'tis': (.2, .25, .4, .0)}
+      'task': '128', 'arm': arm, 'seed': 10, 'z_std': z_std,
+      'times': f'{jackpot_rates.TIMES["128"][i]:.3g}', 'pass@1': [.25, end]}
+  ends = {'jackpot': (.3, .5, .2, .1), 'no_clip_tis': (.2, .25, .4, .0)}
   rows = [row(arm, i, end, [i / 10] if arm == 'jackpot' else [])
           for arm, values in ends.items() for i, end in enumerate(values)]
   (_, (every,)), = jackpot_rates.gains(rows).items()
   np.testing.assert_allclose(every['gain'], [.1, .25, -.2, .1], atol=1e-12)
   (name, (only,)), = jackpot_rates.gains(rows, learning=True).items()
-  assert name.startswith('Jackpot') and 'frozen' in name
+  assert name.startswith('Jackpot') and '128' in name
   # At the last rate both end below the start of .25.
   np.testing.assert_allclose(only['gain'], [.1, .25, -.2], atol=1e-12)
   assert only['z_std'] == [0, .1, .2]
@@ -497,7 +497,7 @@ def test_the_first_rows_have_a_report(name, count):
       **{key: rng.random() for key in (
           'best@1', 'best@8', 'pass@16', 'best@16', 'error', 'generation',
           'solved', 'solved_hard', 'entropy', 'minutes', 'heldout', 'sampled',
-          'update/grad_norm', 'batch/staleness')},
+          'update/grad_norm', 'batch/staleness', 'never')},
       'phases': {'sample': [1, 2, .5], 'update': [2, 2, 1]},
       **({'heldout': {problems: {f'pass@{k}': rng.random() for k in pkpo.KS}
                       for problems in ('all', 'ordinary', 'hard')},

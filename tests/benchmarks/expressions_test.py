@@ -5,7 +5,8 @@ import collections
 import pytest
 
 from benchmarks.claims import expressions
-from jaxrl_llm.rewards import Verdict
+from jaxrl_llm.rewards import sandbox, Verdict
+from jaxrl_llm.tasks import Problem
 from tests.helpers import bubblewrap
 
 
@@ -20,16 +21,14 @@ def test_values_are_those_of_python(task):
       names = {'__builtins__': {}, 'min': min, 'max': max, 'x': x}
       want = eval(problem.answer, names)  # pylint: disable=eval-used
       assert expressions.value(problem.answer, x) == want, problem
-      assert problem.info.tests[x] == f'assert f({x}) == {want}'
+      assert problem.info[x] == want
 
 
 def test_sets_have_no_function_in_common(task):
-  tests = lambda problems: [problem.info.tests for problem in problems]
-  known = tests(task.train) + tests(task.heldout)
-  assert len({*known}) == len(known)
+  values = [problem.info for problem in task.train + task.heldout]
+  assert len({*values}) == len(values)
   prompts = [problem.prompt for problem in task.train + task.heldout]
   assert len({*prompts}) == len(prompts)
-  values = {tuple(int(test.split()[-1]) for test in checks) for checks in known}
   shown, right = collections.Counter(), collections.Counter()
   for i in range(3000):
     problem, text = task.demonstration(i, seed=0)
@@ -53,52 +52,50 @@ def test_the_vocabulary_and_the_limits_hold_all_problems(task):
     assert len(task.tokenizer.encode(problem.answer)) < config.max_response
 
 
-def test_a_response_is_judged_once(task, monkeypatch):
-  calls = []
-  verdicts = {'1': Verdict(.5, 'wrong'), '2': Verdict(0.0, 'error', False),
-              '3': Verdict(0.0, 'timeout')}
+def test_a_text_runs_once_and_runs_share_what_it_prints(tmp_path, monkeypatch):
+  ran = []
 
-  def submit(self, problem, text, truncated):
-    calls.append(text)
-    return lambda: verdicts[text]
+  class Sandbox:
+    """Prints x, what is in the text, or nothing in time."""
 
-  monkeypatch.setattr(expressions.code.Code, 'submit', submit)
-  problem, other = task.train[:2]
-  for _ in range(3):
-    for text, verdict in verdicts.items():
-      assert task.submit(problem, text, False)() == verdict
-  task.submit(other, '1', False)()
-  # A sandbox that failed, and a program that was too slow, run again.
-  assert calls == ['1', '2', '3', '2', '3', '2', '3', '1']
+    def run(self, program, *, limits):
+      del limits
+      text = program.splitlines()[1].strip().removeprefix('return ')
+      ran.append(text)
+      out = {'x': '\n'.join(map(str, expressions.TESTED)), 'x)': '',
+             '1': '1.0\n' * 10, '9**9**9': ''}[text]
+      return sandbox.Result(
+          {'x)': 'exit', '9**9**9': 'timeout'}.get(text, 'ok'), 0,
+          out.encode(), b'', .1, 0)
 
-
-def test_equal_responses_of_a_step_run_once_and_runs_share_verdicts(
-    tmp_path, monkeypatch):
-  calls = []
-
-  def submit(self, problem, text, truncated):
-    calls.append(text)
-    return lambda: Verdict(.5, 'wrong') if text == '1' else (
-        Verdict(0.0, 'error', False))
-
-  monkeypatch.setattr(expressions.code.Code, 'submit', submit)
+  monkeypatch.setattr(expressions, '_executor', Sandbox)
   options = expressions.Options(known=str(tmp_path / 'known.jsonl'))
+  ones = Problem(0, '1>', 'line', '1', (1,) * 9 + (2,))
+  line = Problem(1, '0>', 'line', 'x', tuple(expressions.TESTED))
   for again in False, True:
-    task = expressions.create(options=options)
-    problem, calls[:] = task.train[0], []
-    waits = [task.submit(problem, text, False) for text in '12112']
-    assert [wait().reward for wait in waits] == [.5, 0, .5, .5, 0]
-    assert calls == (['2'] if again else ['1', '2'])
+    task, ran[:] = expressions.create(options=options), []
+    judge = lambda problem, text: task.verify(problem, text, False)
+    for _ in range(2):
+      assert judge(line, 'x') == Verdict(1.0, 'correct')
+      assert judge(ones, 'x') == Verdict(.1, 'wrong')
+      assert judge(ones, '1') == Verdict(.9, 'wrong')
+      assert judge(ones, 'x)') == Verdict(0.0, 'exit')
+      assert judge(ones, '9**9**9') == Verdict(0.0, 'timeout')
+    # A program that was too slow runs again.
+    assert ran == ([] if again else ['x', '1', 'x)']) + ['9**9**9'] * 2
     with open(options.known, 'a') as file:  # another process was killed
-      file.write('[3, "x*')
+      file.write('["x*')
 
 
 @bubblewrap.NEEDED
-def test_the_reward_is_the_share_of_tests(task):
+def test_the_reward_is_the_share_of_right_values(task):
   problem = next(p for p in task.train if p.kind == 'cap')
   verify = lambda text: expressions.create().verify(problem, text, False)
   assert verify(problem.answer) == Verdict(1.0, 'correct')
   same = sum(expressions.value(problem.answer, x) == 2 * x
              for x in expressions.TESTED)
   assert verify('x*2').reward == same / len(expressions.TESTED)
-  assert verify('x)').kind == 'syntax_error'
+  assert verify('x*2+0//x').reward == (same - (problem.info[0] == 0)) / 10
+  assert verify('x*2/1').reward == same / len(expressions.TESTED)
+  assert verify('x)').kind == 'exit'
+  assert verify('9**9**9**9').kind in ('timeout', 'memory')
