@@ -13,8 +13,7 @@ W is the unembedding, i a row at its update, and j the rows of the next batch,
 so that nothing more is sampled. It is how much a small step on row i alone
 raises the next batch's objective, seen from the last layer. The scheduler
 learns r_i / s; s^2 is a running mean of r^2 with the weight of CBS's newest
-gain. Or it learns as CBS does, from one gain of all rows of a round: the mean
-of r_i, which has no noise of samples, in place of a difference of mean rewards.
+gain.
 """
 
 import contextlib
@@ -99,26 +98,23 @@ def gradients(
 
 
 class Learner:
-  """CBS's scheduler with rewards that are inner products.
+  """CBS's scheduler with a reward of each row, an inner product.
 
   Attributes:
     options: CBS's, for the scheduler and its epsilon.
     response: most tokens of a response.
-    by_row: whether it learns from a reward of each row, not of the round.
     state: of the scheduler.
     square: running mean of squared rewards.
-    averages: of the rounds' gains.
     rounds: rounds that were picked for.
     pending: features [K, F] and gradients [K, V D] of the last picks.
     rewards: of the rows that were last learned from.
     correlations: of scores and features, of each round.
   """
 
-  def __init__(
-      self, options: Scheduler, response: int, seed: int, by_row: bool = True):
-    self.options, self.response, self.by_row = options, response, by_row
+  def __init__(self, options: Scheduler, response: int, seed: int):
+    self.options, self.response = options, response
     self.state, self.rounds = bandit.init(options, (seed,)), 0
-    self.square, self.averages = 0.0, bandit.Gain()
+    self.square = 0.0
     self.pending: tuple[np.ndarray, np.ndarray] | None = None
     self.rewards = np.zeros(0)
     self.correlations: list[dict[str, float]] = []
@@ -129,18 +125,11 @@ class Learner:
       return
     features, rows = self.pending
     self.rewards = rows @ direction
-    options = self.options
-    if self.by_row:
-      alpha = options.alpha if self.square else 1.0
-      self.square += alpha * (float((self.rewards ** 2).mean()) - self.square)
-      targets = self.rewards / (self.square ** 0.5 or 1.0)
-    else:
-      self.averages, reward = bandit.reward(
-          self.averages, (0.0, float(self.rewards.mean())), (0.0, 0.0),
-          alpha=options.alpha, entropy_weight=0.0, entropy_min=0.0)
-      targets = reward.total * np.abs(
-          features[:, bandit.FEATURES.index('advantage')])
-    self.state, _ = bandit.train(options, self.state, features, targets)
+    alpha = self.options.alpha if self.square else 1.0
+    self.square += alpha * (float((self.rewards ** 2).mean()) - self.square)
+    self.state, _ = bandit.train(
+        self.options, self.state, features,
+        self.rewards / (self.square ** 0.5 or 1.0))
 
   def pick(
       self, features: np.ndarray, rows: np.ndarray, count: int,
@@ -162,19 +151,17 @@ class Learner:
 
 
 @contextlib.contextmanager
-def learning(
-    config: Any, options: Scheduler, by_row: bool = True) -> Iterator[Learner]:
+def learning(config: Any, options: Scheduler) -> Iterator[Learner]:
   """Has a `Learner` pick the rows of a run within it.
 
   Args:
     config: of the run, one round a step. Its selection is `largest_advantage`
       within groups, which says how many rows are picked and not which.
     options: of the scheduler.
-    by_row: see `Learner`.
   """
   model = config_lib.model_config(config)
   temperature = config.sampling.temperature
-  learner = Learner(options, config.max_response, config.seed, by_row)
+  learner = Learner(options, config.max_response, config.seed)
 
   def pick(params, tokens, table, rounds, key, count):
     rows = oldest_first(table, buffered(table, rounds, 1))

@@ -86,22 +86,3 @@ def test_the_learner_is_taught_inner_products():
   np.testing.assert_array_equal(learner.state.params, want.params)
   learner.learn(2 * direction)
   np.testing.assert_allclose(learner.square, (first + 4 * first) / 2)
-
-
-def test_a_learner_of_rounds_is_taught_as_cbs_is():
-  """One gain for all rows of a round, times their |advantage|."""
-  rng = np.random.default_rng(0)
-  learner = misled.Learner(
-      misled.Scheduler(alpha=.5, learning_rate=1e-2), 8, 0, by_row=False)
-  features = rng.normal(size=(20, len(bandit.FEATURES))).astype(np.float32)
-  rows, direction = rng.normal(size=(20, 4)), rng.normal(size=4)
-  picked, before = learner.pick(features, rows, 5, rng), learner.state
-  learner.learn(direction)
-  # From 0, half of the gain is news: sigmoid(g/2 / sqrt(g^2/8)).
-  gain = (rows[picked] @ direction).mean()
-  reward = 1 / (1 + np.exp(-np.sign(gain) * 2 ** .5))
-  want, _ = bandit.train(
-      learner.options, before, features[picked],
-      reward * abs(features[picked, 1]))
-  np.testing.assert_allclose(
-      learner.state.params, want.params, rtol=0, atol=1e-6)
