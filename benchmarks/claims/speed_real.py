@@ -145,11 +145,11 @@ reward is the mean over {WINDOW:,} samples, of problems that the run meets for \
 the first time, and is reached at the middle of these; SPEED's is of the \
 screening samples. RLOO trains on all rows, of which those with an advantage \
 of 0 count, but are not computed. All arms have the learning rate of the \
-config, which was chosen for GRPO with as many updates as RLOO has. The share \
-of generation in RLOO's \
-seconds is {share or 'not measured'}. Runs shared the machine with other work, \
-which their seconds measure too. A run that does not reach a target counts \
-with all that it spent: its ratios are "at least".'''
+config, which was chosen for GRPO; RLOO takes more updates than the others. \
+The share of generation in RLOO's seconds is {share or 'not measured'}. Runs \
+shared the machine with other work, which their seconds measure too. A run \
+that does not reach a target counts with all that it spent: its ratios are "at \
+least".'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:

@@ -196,36 +196,9 @@ def update(
   metrics, calibration = _means(sums, calibration, own, setting)
   metrics.update(
       maxima, tokens=jnp.sum(batch.mask, dtype=jnp.float32), **plan.shares)
-  prefix = lambda name: '' if name == POLICY else f'{name}_'
-  norms = {name: optax.tree.norm(grad) for name, grad in grads.items()}
-  for name, norm in norms.items():
-    metrics[f'{prefix(name)}grad_norm'] = norm
-    metrics[f'{prefix(name)}learning_rate'] = learning[name].schedule(
-        state[name].step)
 
   # ---- STEP: all players or none, so that their steps stay of one batch ----
-  # One number that is not finite makes the sum so.
-  finite = jnp.isfinite(sum(
-      metrics[f'{prefix(name)}loss'] + norm for name, norm in norms.items()))
-  # A batch without trained tokens changes nothing: no momentum, no decay.
-  taken = finite & (metrics['tokens'] > 0)
-  new = {
-      name: _descend(
-          state[name], grads[name], optimizer,
-          # The policy learns nothing where the rejection leaves no token.
-          taken & (name != POLICY or metrics.get('obrs_empty', 0.0) == 0),
-          dropped=1 - finite.astype(jnp.int32))
-      for name, optimizer in learning.items()}
-  new[POLICY] = new[POLICY].replace(calibration=jax.tree.map(
-      functools.partial(jnp.where, finite), calibration, policy.calibration))
-  metrics.update(
-      skipped=new[POLICY].skipped, skipped_in_row=new[POLICY].skipped_in_row)
-  if ACTOR in new:
-    metrics.update(lambda_distill=writer.distill)
-    distill = actor_lib.controlled(
-        writer.distill, metrics['actor_kl'], loss.actor, cfg.actor)
-    new[ACTOR] = new[ACTOR].replace(
-        distill=jnp.where(taken, distill, writer.distill))
+  new = _stepped(state, grads, metrics, calibration, loss, setting)
   metrics = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
   if facts:
     metrics['rows'] = packing.in_place(facts, plan, len(batch.mask))
@@ -295,6 +268,53 @@ def _means(sums, calibration, own, setting):
     metrics.update(experts.load_metrics(sums.pop('experts')))
   tokens = jnp.maximum(metrics['processed'], 1.0)
   return {**metrics, **jax.tree.map(lambda x: x / tokens, sums)}, calibration
+
+
+def _stepped(state, grads, metrics, calibration, loss, setting):
+  """Takes the steps of the players, and completes the metrics.
+
+  Args:
+    state: name to player.
+    grads: name to gradient, of the players that learn.
+    metrics: name to number; it gets those of the gradients and the steps.
+    calibration: of the rejection, for the next batch.
+    loss: LossParams.
+    setting: forward.Setting.
+
+  Returns:
+    The players that learn, after the step.
+  """
+  learning, writer = setting.optimizers, state[setting.writer]
+  prefix = lambda name: '' if name == POLICY else f'{name}_'
+  norms = {name: optax.tree.norm(grad) for name, grad in grads.items()}
+  for name, norm in norms.items():
+    metrics[f'{prefix(name)}grad_norm'] = norm
+    metrics[f'{prefix(name)}learning_rate'] = learning[name].schedule(
+        state[name].step)
+  # One number that is not finite makes the sum so.
+  finite = jnp.isfinite(sum(
+      metrics[f'{prefix(name)}loss'] + norm for name, norm in norms.items()))
+  # A batch without trained tokens changes nothing: no momentum, no decay.
+  taken = finite & (metrics['tokens'] > 0)
+  new = {
+      name: _descend(
+          state[name], grads[name], optimizer,
+          # The policy learns nothing where the rejection leaves no token.
+          taken & (name != POLICY or metrics.get('obrs_empty', 0.0) == 0),
+          dropped=1 - finite.astype(jnp.int32))
+      for name, optimizer in learning.items()}
+  new[POLICY] = new[POLICY].replace(calibration=jax.tree.map(
+      functools.partial(jnp.where, finite), calibration,
+      state[POLICY].calibration))
+  metrics.update(
+      skipped=new[POLICY].skipped, skipped_in_row=new[POLICY].skipped_in_row)
+  if ACTOR in new:
+    metrics.update(lambda_distill=writer.distill)
+    distill = actor_lib.controlled(
+        writer.distill, metrics['actor_kl'], loss.actor, setting.cfg.actor)
+    new[ACTOR] = new[ACTOR].replace(
+        distill=jnp.where(taken, distill, writer.distill))
+  return new
 
 
 def _descend(state, grads, optimizer, taken, *, dropped):
