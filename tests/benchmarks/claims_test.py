@@ -535,7 +535,7 @@ def test_what_the_readme_says_follows():
 
 
 @pytest.mark.parametrize('old, new, fault', [
-    ('not k=8, over', 'k=8 over', 'The README lacks: - [PKPO]'),
+    ('not shown for k=8', 'also k=8', 'The README lacks: - [PKPO]'),
     ('for 128', 'for 129', 'The README lacks: - [Jackpot]'),
     ('can order.', 'can order. - CBS beats all rules.',
      'in no sentence: Measured on small')])
