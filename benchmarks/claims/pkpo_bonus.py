@@ -58,8 +58,9 @@ bonus is the largest of the paper's five: in [the claim with more \
 arms](pkpo.md), some of whose runs for the rates of k=1 and k=4 are those \
 here, pass@8 grows with the bonus. Larger ones, .2 and .3, were tried for \
 their rates alone, on two seeds, see below. By pass@8 the rate of k=1 is the \
-same. "Annealed" is pkpo.k={countdown.ANNEALED_8}. pass@k is estimated from {pkpo.SAMPLES} samples of each of 532 held-out problems. "Solved so far" \
-is the share of training problems with a right sample in some step.'''
+same. "Annealed" is pkpo.k={countdown.ANNEALED_8}. pass@k is estimated from \
+{pkpo.SAMPLES} samples of each of 532 held-out problems. "Solved so far" is \
+the share of training problems with a right sample in some step.'''
 
 
 def summary(results: Sequence[tables.Result]) -> str:
