@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_model_is_said_before_any_compile(
     (['model.vocab_size=500'], ['model.vocab_size=500', '420']),
     (['max_prompt=3'], ['max_prompt=3', 'the shortest has']),
     (['task.path=no.jsonl'], ['There is no file /', '/no.jsonl: correct']),
-    (['task.path='], ["no problems in its set 'train'", 'config.task']),
+    (['task.path='], ["set 'train', and", 'set config.task.path']),
     (['task.take=last'], ['task.take', 'number']),
     (['task.problem=question'], ['problems.jsonl', 'line 1,', "'question'"]),
     (['lora.rank=2', 'lora.targets=q_proj'], ['lora.targets=q_proj', 'gate']),

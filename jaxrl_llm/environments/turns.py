@@ -70,9 +70,7 @@ class Turns(Pooled):
     def wait():
       found = waiting.result()
       if found['kind'] == 'differs':
-        raise VerifierError(
-            f'{found["detail"]}: an environment must depend on problem, seed '
-            'and texts alone.')
+        raise VerifierError(f'{found["detail"]}.')
       return Reply(
           found.get('observation'), found.get('reward', 0.0), found['kind'],
           found.get('detail', ''))

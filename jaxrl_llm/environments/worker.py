@@ -112,7 +112,8 @@ def step(item: Mapping[str, Any]) -> dict[str, Any]:
       return {
           'kind': 'differs', 'detail': (
               f'{name} began problem {item["key"]} with {prompt!r:.60}, and '
-              f'with {item["prompt"]!r:.60} for another seed')}
+              f'with {item["prompt"]!r:.60} for another seed: what differs by '
+              'seed goes into the state or a later observation')}
     for number, (text, before) in enumerate(zip(texts, said)):
       state, observation, _ = _stepped(module, name, state, text)
       if observation != before:
@@ -120,7 +121,7 @@ def step(item: Mapping[str, Any]) -> dict[str, Any]:
             'kind': 'differs', 'detail': (
                 f'{name} answered turn {number + 1} of problem {item["key"]} '
                 f'with {before!r:.60} before, and with {observation!r:.60} '
-                'now')}
+                'now: it must depend on problem, seed and texts alone')}
   else:
     state = kept.state
   state, observation, reward = _stepped(module, name, state, texts[-1])

@@ -70,10 +70,13 @@ def drop_long_prompts(
       is not valid text.
   """
   if not len(problems):
+    field = 'path' if name == 'train' else name
     raise ValueError(
         f'The task {config.task.name} has no problems in its set {name!r}, and '
-        'some are needed: the fields of config.task say where they come from, '
-        '--help lists them.')
+        'some are needed: ' + (
+            f'set config.task.{field} to a file of them.'
+            if hasattr(config.task, field) else 'the fields of config.task say '
+            'where they come from, --help=problems lists them.'))
   for problem in problems:
     if plain.text(problem.prompt) != problem.prompt:
       raise ValueError(

@@ -25,7 +25,12 @@ import numpy as np
 from jaxrl_llm.base import plain
 from jaxrl_llm.tasks import problem_files, rows, templates
 
-_FORMS = ('messages; prompt and completion; problem and solution; or text')
+_FORMS = (
+    'A row to learn has messages; prompt and completion; problem and solution; '
+    'or text.')
+_PREFERENCES = (
+    'Preferences are not learned, there is no DPO: rename chosen to completion '
+    'to learn it alone.')
 
 
 class Example(NamedTuple):
@@ -181,7 +186,8 @@ def _text_of(
         row, 'solution') else rows.answer(row, given)
     solution = rows.text(row, name)
   except ValueError as error:
-    raise ValueError(f'{error} A row to learn has {_FORMS}.') from None
+    forms = _PREFERENCES if {'chosen', 'rejected'} <= row.keys() else _FORMS
+    raise ValueError(f'{error} {forms}') from None
   chat = 'chat' if hasattr(task.tokenizer, 'chat') else 'none'
   template = options.template_of(field, asked) if (
       hasattr(options, 'template_of')) else templates.make_template(

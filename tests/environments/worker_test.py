@@ -93,6 +93,7 @@ def test_a_replay_that_differs_is_told(file):
   assert found['kind'] == 'differs' and 'turn 1 of problem k' in found['detail']
   found = worker.step({**item(file, ['2'], []), 'prompt': '2:'})
   assert found['kind'] == 'differs' and "'1:'" in found['detail']
+  assert 'by seed goes into the state' in found['detail']
   turns = Turns(
       file, environments.Limits(4, None, 9), markup=False, timeout=5, workers=1)
   try:

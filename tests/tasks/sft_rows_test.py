@@ -505,7 +505,7 @@ def test_the_form_of_a_row(task):
     (dict(messages=chat('u:a', 'a:\ud800')), ['not valid text']),
     (dict(prompt=chat('u:a'), completion=[]), ['assistant']),
     (dict(conversations=[{'from': 'human', 'value': 'a'}]), ['messages']),
-    (dict(prompt='a', chosen='b', rejected='c'), ['prompt and completion']),
+    (dict(prompt='a', chosen='b', rejected='c'), ['rename chosen to compl']),
 ])
 def test_rows_that_cannot_be_learned(task, row, words):
   refused(task('llama3'), row, *words)
