@@ -63,15 +63,17 @@ def _of(arm: str, verdict: str, other: str, after: str = '') -> Follows:
 
 
 SENTENCES = (
-    Sentence('pkpo', '''
+    Sentence('pkpo_bonus', '''
 - [PKPO](docs/pkpo.md#measured): on the default task, k=4 and k=8 raise pass@8
-over k=1, k=8 over k=16, k=4 over the best entropy bonus (with k=1's rate; not
-shown for k=8). k=8 lowers pass@1.
-''', (_of('k=4', '+', 'k=1', 'pass@8:'), _of('k=8', '+', 'k=1', 'pass@8:'),
-      _of('k=8', '+', 'k=16', 'pass@8:'),
-      _of('k=4', '+', 'k=1, entropy bonus .1', 'pass@8:'),
-      _of('k=8', '=', 'k=1, entropy bonus .1', 'pass@8:'),
-      _of('k=8', '-', 'k=1', 'pass@1:'))),
+over k=1 and over the best entropy bonus, all tuned;
+''', tuple(_of(k, '+', other, 'pass@8:') for k in ('k=4', 'k=8')
+           for other in ('k=1', 'k=1, entropy bonus .1'))),
+    Sentence('pkpo', '''
+k=8 also over k=16.
+''', (_of('k=8', '+', 'k=16', 'pass@8:'),)),
+    Sentence('pkpo_bonus', '''
+k=8 lowers pass@1.
+''', (_of('k=8', '-', 'k=1', 'pass@1:'),)),
     Sentence('pkpo_mixed', '''
 Where half the problems are hard, k=8 solves more of these than k=1.
 ''', (_of('k=8', '+', 'k=1', 'hard ones solved so far'),)),

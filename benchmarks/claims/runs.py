@@ -433,8 +433,10 @@ def _tuned(claim: Claim, rows: Sequence[tables.Result]) -> str:
         if made.rate == arm and other != arm)])
     own = [rate for rate in rates if by[rate]]
     if best in (own[0], own[-1]):
-      ends.append(f'{arm} ({"lowest" if best == own[0] else "highest"}' + (
-          ', with two more' * (len(own) > len(RATES))) + ')')
+      tried_more = max(0, len(own) - len(RATES))
+      more = ('', ', with one more', ', with two more')[tried_more]
+      ends.append(
+          f'{arm} ({"lowest" if best == own[0] else "highest"}{more})')
   edge = f' At the edge of what was tried: {", ".join(ends)}.' if ends else ''
   last = max(row['date'] for row in rows if 'factor' not in row)
   if late := sum(row['date'] > last for _, row in tried):
@@ -476,9 +478,10 @@ def report(claim: Claim, rows: Sequence[tables.Result]) -> str:
   """Returns the report of a claim's rows as Markdown."""
   results = [row for row in rows if 'factor' not in row]
   every = lambda key: sorted({row[key] for row in rows})
+  dates = ' to '.join(dict.fromkeys((every('date')[0], every('date')[-1])))
   return f'''# {claim.title}
 
-`python -m benchmarks.claims.{claim.name}`, {' to '.join(every('date'))}, \
+`python -m benchmarks.claims.{claim.name}`, {dates}, \
 {' and '.join(every('machine'))}; one core for each run.{_spent(rows)}
 
 {claim.about(results)} Mean ± standard error over seeds. Differences are \

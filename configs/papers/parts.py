@@ -103,7 +103,8 @@ _PKPO = (
     Part('Figure 2', TRUE, '`notebooks/pkpo.ipynb`'),
     Part('Figure 3', TRUE, 'the arm of annealed k of '
          '`configs/pkpo/gemma2_2b_math.py`; the figure does not say its model; '
-         'small, from 2 to 1, `benchmarks/results/claims/pkpo.md`'),
+         'small, `benchmarks/results/claims/pkpo_bonus.md`, and from 2 to 1, '
+         '`benchmarks/results/claims/pkpo.md`'),
     Part('Figure 4', TRUE, '`ops/pkpo.py`, `partitioned`; '
          '`notebooks/pkpo.ipynb`'),
     Part('Figure 5', TRUE, '`notebooks/pkpo.ipynb`'),
