@@ -59,7 +59,8 @@ _MARK = re.compile(
     r'[0-9.][^\n]*|\\boxed[^\n]*|\$[^$\n]+\$)')
 _PARTS = r'(?:steps?|parts?|cases?|stages?|methods?)\b'  # of a solution
 _HEADING = re.compile(
-    r'\$[^$0-9]*[$=]|[0-9]+(?:[.):]\s*\S|[A-Z]\b|-[a-z]|(?:st|nd|rd|th)\b|'
+    r'\$[^$0-9]*[$=]|[0-9]+(?:\.[0-9]+)*'  # 1.5 and 3:4 are answers
+    r'(?:[.):](?:\s+\S|[^\s0-9])|[A-Z]\b|-[a-z]|(?:st|nd|rd|th)\b|'
     rf'\s+{_PARTS} *\w)')
 # An answer that is called so.
 _SAID = re.compile(

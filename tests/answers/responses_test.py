@@ -57,6 +57,7 @@ def test_what_is_taken(text, boxed, number, either):
 
 @pytest.mark.parametrize('text, want', [
     ('It is 7.\n#### 18', '18'), ('7 + 8 = 15 #### $1,234.50 each', '1234.50'),
+    ('#### 1.5', '1.5'), ('#### 3:4', '3:4'), ('#### 1.2. Add\n7', None),
     ('####18', '18'), ('#### -3', '-3'), ('#### 18\n\n#### 19', '18'),
     (r'#### \boxed{18}', '18'), ('The answer is 18.', None),
     (r'\boxed{18}', None), ('#### Steps\n18', None), ('#### 1. Add\n7', None),
