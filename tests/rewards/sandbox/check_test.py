@@ -109,6 +109,7 @@ def test_program_runs_with_its_input_and_files(executor):
     ('while True: pass', 'timeout'),
     ('import sys\nwhile True: sys.stdout.write("x" * 1000)', 'output'),
     ('import os\nos.abort()', 'killed'), ('print(1)', 'ok'),
+    ('exit(0)', 'ok'), ('quit()', 'ok'), ('exit(2)', 'exit'),
     ('import sys\nsys.exit(200)', 'exit')])
 def test_status(executor, program, status):
   began = time.monotonic()

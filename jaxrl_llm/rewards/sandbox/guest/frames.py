@@ -199,6 +199,7 @@ def main_module(path):
   module.__file__ = path
   sys.modules['__main__'] = module
   sys.argv = [path]
+  builtins.exit = builtins.quit = sys.exit  # the module site is not loaded
   with open(path, 'rb') as file:
     return module, file.read()
 
