@@ -6,7 +6,22 @@ from jaxrl_llm.rewards import sandbox
 
 _LIMITS = sandbox.ProgramLimits(
     seconds=5, wall=8, memory=256 << 20, output=4096)
-_executor = functools.cache(sandbox.make)  # that of this process
+
+
+@functools.cache
+def _executor() -> sandbox.Executor:
+  """Returns the executor of this process.
+
+  Raises:
+    ValueError: it does not work here.
+  """
+  try:
+    return sandbox.make('bubblewrap')
+  except ValueError as error:
+    cause = str(error).partition(', or choose a sandbox')[0]
+    raise ValueError(
+        f'The tool python needs bubblewrap: {cause}, or leave the tool out of '
+        'task.tools.') from None
 
 
 def python(code: str) -> str:
@@ -15,7 +30,7 @@ def python(code: str) -> str:
   Args:
     code: The program. Only what it prints is seen.
   """
-  result = _executor('bubblewrap').run(code, limits=_LIMITS)
+  result = _executor().run(code, limits=_LIMITS)
   shown = result.stdout.decode('utf8', 'replace')
   if result.status == 'ok':
     return shown
@@ -23,3 +38,6 @@ def python(code: str) -> str:
     last = result.stderr.decode('utf8', 'replace').strip().splitlines()[-1:]
     return f'{shown}Error: {"".join(last)}'
   return f'{shown}Error: {result.status}'
+
+
+python.ready = _executor

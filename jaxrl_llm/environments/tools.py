@@ -4,7 +4,8 @@ The chat template shows the model what the functions take, from their type hints
 and docstrings. A turn with calls is answered by their results; one without is
 the answer, which the task judges. `call_forms` reads the calls, behind the
 reasoning. A call that cannot be read, or that fails, is answered by its error:
-the model may try again.
+the model may try again. A function may have an attribute `ready`, a function
+that raises ValueError if calls cannot work here.
 """
 
 import functools
@@ -18,6 +19,7 @@ from jaxrl_llm import answers
 from jaxrl_llm.base import own_code, plain, results
 from jaxrl_llm.environments import call_forms
 from jaxrl_llm.environments.call_forms import calls
+from jaxrl_llm.rewards.sandbox import SandboxError
 
 PREFIX = 'tools:'  # of the name of such an environment
 
@@ -313,6 +315,15 @@ class Tools:
     self._tools, self._tags = found(names), tags
     self._hints = {tool.name: tool.hints for tool in self._tools.values()}
 
+  def ready(self) -> None:
+    """Tries what the functions need.
+
+    Raises:
+      ValueError: it does not work here.
+    """
+    for tool in self._tools.values():
+      getattr(tool.function, 'ready', lambda: None)()
+
   def reset(self, problem: Mapping[str, Any], seed: int) -> tuple[None, str]:
     """Begins a trajectory; the task writes the prompt."""
     del problem, seed
@@ -342,5 +353,7 @@ class Tools:
       return f'Error: {call.name}: {error}.'
     try:
       return str(results.result(tool.function(**call.arguments)))
+    except SandboxError:  # which says nothing of the call
+      raise
     except BaseException as error:  # sys.exit() is no end of the trajectory
       return f'Error: {plain.line(plain.error(error))}'

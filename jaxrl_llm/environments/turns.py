@@ -32,8 +32,8 @@ class Turns(Pooled):
       limits: of a trajectory.
       markup: whether observations are turns of a chat, in the markup of the
         model's template; else they follow a turn as they are.
-      timeout: seconds for a step, and for the steps before it where they are
-        done again.
+      timeout: seconds for a step, and for the steps before it if they are done
+        again, as the worker that had the state has ended.
       workers: number of processes; 0 for one per core, at most 8.
       rewards: whether the environment gives the reward.
     """
@@ -41,7 +41,7 @@ class Turns(Pooled):
     self._name, self._markup = name, markup
     self._new_pool = lambda: Pool(
         'jaxrl_llm.environments.worker:step', seconds=timeout,
-        workers=workers or min(os.cpu_count() or 1, 8))
+        workers=workers or min(os.cpu_count() or 1, 8), keyed=rewards)
 
   def submit(
       self, problem: Any, seed: int, texts: Sequence[str],
@@ -65,7 +65,7 @@ class Turns(Pooled):
         name=self._name, key=str(problem.id), seed=seed, texts=[*texts],
         problem=problem.info if self.rewards else None,
         prompt=problem.text if self.rewards else '',
-        observations=[*observations]))
+        observations=[*observations]), seed)
 
     def wait():
       found = waiting.result()

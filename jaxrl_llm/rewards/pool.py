@@ -109,7 +109,7 @@ class Pool:
 
   def __init__(
       self, target: str, *, workers: int, seconds: float,
-      memory: int = 4_000_000_000):
+      memory: int = 4_000_000_000, keyed: bool = False):
     """Makes a pool without starting its workers.
 
     Args:
@@ -118,6 +118,8 @@ class Pool:
       workers: number of processes.
       seconds: wall-clock time limit for one item.
       memory: limit of a worker's address space in bytes.
+      keyed: whether items with the same key go to the same worker, which may
+        have kept something for them; else to any that is free.
 
     Raises:
       ValueError: `workers` is below 1, or `seconds` is not above 0.
@@ -130,15 +132,21 @@ class Pool:
     command = [sys.executable, '-P', '-m', 'jaxrl_llm.rewards.worker', target,
                str(seconds), str(memory)]
     self._workers = [_Worker(command) for _ in range(workers)]
-    # There are no more threads than workers, so that one is free for each.
-    self._free = collections.deque(self._workers)
-    self._threads = concurrent.futures.ThreadPoolExecutor(
-        workers, thread_name_prefix='verify')
+    groups = [[w] for w in self._workers] if keyed else [self._workers]
+    # A group has a thread for each of its workers, so that one is free for it.
+    self._groups = [
+        (concurrent.futures.ThreadPoolExecutor(
+            len(group), thread_name_prefix='verify'), collections.deque(group))
+        for group in groups]
     self._lock, self._started = threading.Lock(), False
     self._over: ChildProcessError | None = None
 
-  def submit(self, item: Any) -> concurrent.futures.Future:
+  def submit(self, item: Any, key: int = 0) -> concurrent.futures.Future:
     """Starts to judge an item.
+
+    Args:
+      item: for the function.
+      key: of the item, if the pool is keyed.
 
     Returns:
       A future of the function's result, or of {'kind': 'timeout'} or
@@ -157,10 +165,12 @@ class Pool:
         self._started = True
         for worker in self._workers:
           worker.start()
-    return self._threads.submit(self._judge, json.dumps(item).encode() + b'\n')
+    threads, free = self._groups[key % len(self._groups)]
+    return threads.submit(self._judge, json.dumps(item).encode() + b'\n', free)
 
-  def _judge(self, line: bytes) -> dict[str, Any]:
-    worker = self._free.popleft()
+  def _judge(
+      self, line: bytes, free: collections.deque[_Worker]) -> dict[str, Any]:
+    worker = free.popleft()
     try:
       if self._over:
         raise self._over
@@ -172,15 +182,17 @@ class Pool:
     except (OSError, ValueError) as error:
       return {'kind': 'error', 'detail': f'{type(error).__name__}: {error}'}
     finally:
-      self._free.append(worker)
+      free.append(worker)
 
   def close(self) -> None:
     """Ends the workers; items that are still waiting are not judged."""
     self._over = ChildProcessError('The pool of verifiers is closed.')
-    self._threads.shutdown(wait=False, cancel_futures=True)
+    for threads, _ in self._groups:
+      threads.shutdown(wait=False, cancel_futures=True)
     for worker in self._workers:
       worker.kill()
-    self._threads.shutdown()
+    for threads, _ in self._groups:
+      threads.shutdown()
     for worker in self._workers:
       worker.stop()
 

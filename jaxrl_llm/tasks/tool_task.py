@@ -60,6 +60,10 @@ class _ToolTurns(Turns):
     self._tags, self._later = tags, later
     self._tools = tools.Tools(options.tools, tags)  # reads calls here
 
+  def ready(self) -> None:
+    """Tries what the tools need; see `tools.Tools.ready`."""
+    self._tools.ready()
+
   def submit(
       self, problem: Problem, seed: int, texts: Sequence[str],
       observations: Sequence[str]) -> Callable[[], Reply]:
@@ -129,6 +133,10 @@ def create(
     """Task with tools; see `tasks.Task`."""
 
     turns = _ToolTurns(options, problems.reasoning_tags, shown.next_turn(''))
+
+    def ready(self) -> None:
+      """Raises ValueError if a tool does not work here."""
+      self.turns.ready()
 
     def close(self) -> None:
       """Ends the worker processes."""

@@ -1,10 +1,13 @@
 """Tests of tools: how calls are answered, and functions described."""
 
+import importlib
 import json
+import types
 
 import pytest
 
 from jaxrl_llm.environments import tools, worker
+from jaxrl_llm.rewards import sandbox
 from tests.helpers.bubblewrap import NEEDED
 
 CALCULATOR = 'jaxrl_llm.examples.calculator:calculator'
@@ -47,6 +50,24 @@ def test_calls_are_answered_in_a_worker(tmp_path):
       'type': 'integer', 'description': 'A number.'}
   with pytest.raises(ValueError, match='task.tools=.*bare has no description'):
     tools.schemas([f'{file}:bare'])
+
+
+def test_calls_of_earlier_turns_are_not_made_again(tmp_path):
+  file = tmp_path / 'own.py'
+  file.write_text('made = []\n\ndef count(n: int) -> str:\n  """Counts.\n\n'
+                  '  Args:\n    n: A number.\n  """\n'
+                  '  made.append(n)\n  return str(made)\n')
+  texts, said = [], []
+  for n in range(3):
+    texts.append(call('count', n=n))
+    # Another worker does not know the turns before.
+    worker._kept.clear()
+    found = worker.step(dict(
+        name=f'{tools.PREFIX}{file}:count', key='k', problem=None, prompt='',
+        seed=0, texts=texts, observations=said))
+    assert found['kind'] == 'turn'
+    said.append(found['observation'])
+  assert said == ['[0]', '[0, 1]', '[0, 1, 2]']
 
 
 FUNCTIONS = '''
@@ -240,6 +261,35 @@ def test_calls_are_read_behind_the_reasoning(functions):
     assert answer(functions, 'add', text) == said
   assert answer(functions, 'add', f'<think>{draft}</think>', tags='') == '3'
   assert answer(functions, 'add', f'<a>{draft}</a>{real}', tags='b,a') == '4'
+
+
+def test_the_interpreter_says_at_the_start_that_there_is_no_sandbox(
+    monkeypatch):
+  module = 'jaxrl_llm.environments.python_tool'
+  made = tools.Tools([f'{CALCULATOR}', f'{module}:python'])
+  python_tool = importlib.import_module(module)
+  python_tool._executor.cache_clear()
+  monkeypatch.setattr('shutil.which', lambda name: None)
+  with pytest.raises(ValueError, match=(
+      'The tool python needs bubblewrap: .*apt install bubblewrap.*, or leave '
+      'the tool out of task.tools')) as error:
+    made.ready()
+  assert 'task.sandbox' not in str(error.value)
+
+
+def test_a_sandbox_that_fails_is_no_result_of_a_call(monkeypatch):
+  module = 'jaxrl_llm.environments.python_tool'
+  python_tool = importlib.import_module(module)
+
+  def run(*args, **kwargs):
+    raise sandbox.SandboxError('no more processes')
+
+  monkeypatch.setattr(
+      python_tool, '_executor', lambda: types.SimpleNamespace(run=run))
+  with pytest.raises(ValueError, match='no more processes'):
+    worker.step(dict(
+        name=f'{tools.PREFIX}{module}:python', key='k', problem={}, prompt='',
+        seed=0, texts=[call('python', code='1')], observations=[]))
 
 
 @NEEDED

@@ -62,6 +62,20 @@ def test_workers_work_side_by_side(pool, tmp_path):
   assert (first['kind'], second['kind']) == ('found', 'touched')
 
 
+def test_items_with_one_key_have_one_worker():
+  keyed = make(workers=3, keyed=True)
+  try:
+    futures = [(key, keyed.submit(('pids', 0), key))
+               for key in (0, 7, 2, 0, 7, 2, 4, 1)]
+    workers = {}
+    for key, future in futures:
+      workers.setdefault(key % 3, set()).add(future.result()['parent'])
+  finally:
+    keyed.close()
+  assert [len(found) for found in workers.values()] == [1, 1, 1]
+  assert len(set.union(*workers.values())) == 3
+
+
 @pytest.mark.parametrize('bad, kind, detail', [
     (('spin', 0), 'timeout', 'not done after 0.7 s'),
     (('wait', '/nonexistent'), 'timeout', 'not done after 0.7 s'),

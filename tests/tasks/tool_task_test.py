@@ -102,6 +102,19 @@ def test_what_needs_a_chat_says_so(tmp_path, problems):
     make(tok, problems, tools=())
 
 
+def test_a_tool_that_cannot_work_here_says_so_before_the_run(
+    tmp_path, problems):
+  file = tmp_path / 'own.py'
+  file.write_text('def search(a: str) -> str:\n  """Searches.\n\n  Args:\n'
+                  '    a: What for.\n  """\n\n'
+                  'def ready():\n  raise ValueError("no key for the search")\n'
+                  '\nsearch.ready = ready\n')
+  tok = tokenizer(tmp_path, PLAIN)
+  make(tok, problems).ready()  # the calculator
+  with pytest.raises(ValueError, match='no key for the search'):
+    make(tok, problems, tools=(f'{file}:search',)).ready()
+
+
 def test_the_judge_of_the_problems_is_chosen(
     tmp_path, problems, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)

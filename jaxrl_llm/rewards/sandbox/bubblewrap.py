@@ -24,12 +24,12 @@ _FOLDER, _CODE = '/work', '/guest'
 # Where shared libraries are. /lib is a link to usr/lib on most systems.
 _LIBRARIES = '/lib', '/lib64', '/usr/lib', '/usr/lib64', '/usr/local/lib'
 _DEVICES = '/dev/null', '/dev/zero', '/dev/urandom', '/dev/random'
-_INSTALL = ('install it (Debian, Ubuntu: apt install bubblewrap), or set '
-            'task.sandbox to remote; docs/sandbox.md has the choices')
+_INSTALL = ('install it (Debian, Ubuntu: apt install bubblewrap), or choose a '
+            'sandbox that docs/sandbox.md names, such as task.sandbox=remote')
 _REFUSED = (
     'bubblewrap cannot make a sandbox here ({}): allow unprivileged user '
-    'namespaces (in Docker: --security-opt seccomp=unconfined), or set '
-    'task.sandbox to remote; docs/sandbox.md has the choices')
+    'namespaces (in Docker: --security-opt seccomp=unconfined), or choose a '
+    'sandbox that docs/sandbox.md names, such as task.sandbox=remote')
 # System calls of no use to a program, some with a history of faults in kernels.
 _CALLS = (
     'ptrace', 'process_vm_readv', 'process_vm_writev', 'kcmp', 'pidfd_getfd',
