@@ -179,6 +179,79 @@ CHECKS = {
          'assert g(lambda a, b: a * b, 3, b=4) == 12', 'assert g(abs, -3) == 3',
          'assert list(count(3)) == [0, 1, 2] and next(count(1)) == 0'],
         'passed passed passed passed'),
+    'what it does as the main program is not run': (
+        'import unittest\n'
+        'def f(x): return x + 1\n'
+        'class T(unittest.TestCase):\n'
+        '  def test(self): self.assertEqual(f(1), 2)\n'
+        'if __name__ == "__main__":\n'
+        '  print(f(int(input())))\n  unittest.main()\n',
+        ['assert f(1) == 2'], 'passed'),
+    'it may end when all of it has run': (
+        'import sys\ndef f(x): return x + 1\nprint(f(1))\nsys.exit(0)\n',
+        ['assert f(1) == 2', 'assert f(1) == 3'], 'passed wrong'),
+    'it may not end with a fault': (
+        'def f(x): return x + 1\nexit(1)\n', ['assert f(1) == 2'],
+        'exception'),
+    'errors of its own': (
+        'class Poor(ValueError):\n'
+        '  def __init__(self, cents):\n'
+        '    super().__init__("no money")\n    self.cents = cents\n'
+        'class Poorer(Poor): pass\n'
+        'class Bare(Exception): pass\n'
+        'def f(kind, *args): raise globals()[kind](*args)\n'
+        'def g(): return Poorer(3)\n'
+        'def h(): return {}["a"]\n',
+        ['try:\n  f("Poor", 3)\nexcept ValueError as e:\n'
+         '  assert str(e) == "no money" and e.cents == 3\n'
+         'else:\n  assert False',
+         'try:\n  f("Poorer", 3)\nexcept Poor as e:\n  assert e.cents == 3\n'
+         'else:\n  assert False',
+         'try:\n  f("Poor", 3)\nexcept Poorer:\n  pass',
+         'try:\n  f("Bare", "bad")\nexcept Exception as e:\n'
+         '  assert str(e) == "bad"\nelse:\n  assert False',
+         'e = g()\nassert isinstance(e, Poorer) and isinstance(e, Poor)\n'
+         'assert not isinstance(e, Bare) and not isinstance(3, Poor)',
+         'try:\n  h()\nexcept KeyError as e:\n'
+         '  assert str(e) == "\'a\'" and e.args == ("a",)\n'
+         'else:\n  assert False',
+         'f("Poor", 3)',
+         # The error is the program's, so it is no assertion of the test.
+         'f("AssertionError", "x")'],
+        'passed passed exception passed passed passed exception exception'),
+    'with, del and arguments by name': (
+        'class Bag:\n'
+        '  def __init__(self): self.held, self.left = {1: 2}, []\n'
+        '  def __delitem__(self, key): del self.held[key]\n'
+        '  def __enter__(self): return self.held\n'
+        '  def __exit__(self, kind, error, trace):\n'
+        '    self.left.append((kind and kind.__name__, str(error)))\n'
+        '    return True\n'
+        'def f(xs=None, ys=None): xs.append(3), ys.update(a=1)\n',
+        ['b = Bag()\nwith b as held:\n  assert held == {1: 2}\n'
+         'assert b.left == [(None, "None")]',
+         'b = Bag()\ndel b[1]\nassert b.held == {}\ndel b.left\n'
+         'try:\n  b.left\nexcept AttributeError:\n  pass\n'
+         'else:\n  assert False',
+         'x, y = [1], {}\nf(xs=x, ys=y)\nassert x == [1, 3] and y == {"a": 1}',
+         'x, y = [1], {}\nf(x, ys=y)\nassert x == [1, 3] and y == {"a": 1}',
+         'b = Bag()\ntry:\n  with b:\n    raise ValueError("no")\n'
+         'except ValueError:\n  assert b.left == [("ValueError", "no")]\n'
+         'else:\n  assert False',
+         # It may not say that an assertion does not matter.
+         'with Bag():\n  assert 1 == 2',
+         'with Bag() as b:\n  b.no\n  assert 1 == 2'],
+        'passed passed passed passed passed wrong exception'),
+    'errors of the functions of a test': (
+        'def f(h):\n'
+        '  try:\n    return h(3)\n'
+        '  except ValueError as e:\n    return str(e)\n',
+        ['def h(x): raise ValueError("no")\nassert f(h) == "no"',
+         'class Own(ValueError): pass\n'
+         'def h(x): raise Own("no")\nassert f(h) == "no"',
+         'try:\n  f(lambda x: {}[x])\nexcept KeyError:\n  pass\n'
+         'else:\n  assert False'],
+        'passed passed passed'),
     'nothing of the library is replaced': (
         'class sys:\n  getsizeof = lambda x: 5\n'
         'class len:\n  pass\n'

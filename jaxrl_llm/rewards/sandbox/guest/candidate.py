@@ -16,6 +16,8 @@ import sys
 import frames
 import literals
 
+_LONGEST_ERROR = 100_000  # bytes
+
 
 class Callback:
   """A function of the test's, which the program may call."""
@@ -51,8 +53,23 @@ class Server:
     except frames.Closed:
       raise
     except BaseException as error:
-      out = literals.dump(('error', type(error).__name__, _text(error)))
+      out = self._failed(error)
     self._channel.send(self._number, b'a', out)
+
+  def _failed(self, error):
+    """Returns the reply for an error of the program."""
+    names, text = type_names(type(error)), _text(error)
+    own = None
+    if not hasattr(builtins, names[0]):
+      own = BaseException.with_traceback(error, None)  # its frames may be large
+    for args in BaseException.args.__get__(error), (text,):
+      try:
+        out = literals.dump(('error', names, args, text, own), self._token)
+      except Exception:  # too deep
+        continue
+      if len(out) < _LONGEST_ERROR:
+        break
+    return out
 
   def call_back(self, number, args):
     """Calls a function of the test's."""
@@ -65,7 +82,8 @@ class Server:
       else:
         good, value = literals.load(data, self._loaded)
         if not good:
-          raise RuntimeError(value)
+          name, text = value
+          raise getattr(builtins, name)(text)
         return value
 
   def _token(self, value):
@@ -97,15 +115,18 @@ class Server:
       elif type(value) is type and value.__module__ in literals.LIBRARIES:
         # The checker may take it from its own, since the program has it too.
         found[name] = 'library', value.__module__
+      elif isinstance(value, type) and issubclass(value, BaseException):
+        found[name] = 'error', (type_names(value), value)
     return found, None
 
   def do_call(self, function, args, kwargs):
     """Calls; returns the result, and the arguments if they have changed."""
-    mutable = any(type(arg) in (list, dict, set, bytearray) for arg in args)
-    before = mutable and literals.dump(args, self._token)
+    given = *args, *kwargs.values()
+    mutable = any(type(arg) in (list, dict, set, bytearray) for arg in given)
+    before = mutable and literals.dump(given, self._token)
     result = function(*args, **kwargs)
-    changed = mutable and literals.dump(args, self._token) != before
-    return result, args if changed else None
+    changed = mutable and literals.dump(given, self._token) != before
+    return result, given if changed else None
 
   def do_builtin(self, value, name, *args):
     """Returns what Python's own function of a name gives: len, getattr, ..."""
@@ -120,11 +141,30 @@ class Server:
     value[key] = new
     return None, None
 
+  def do_del_item(self, value, key):
+    """Removes an element."""
+    del value[key]
+    return None, None
+
+  def do_enter(self, value):
+    """Begins a `with`."""
+    return type(value).__enter__(value), None
+
+  def do_exit(self, value, kind, text):
+    """Ends a `with`, which an error of a type may have ended."""
+    type(value).__exit__(value, kind, kind and kind(text), None)
+    return None, None
+
   def do_next(self, value):
     """Returns the next value in a tuple, or () at the end."""
     for item in value:
       return (item,), None
     return (), None
+
+
+def type_names(kind):
+  """Returns the names of a type and of its bases, the nearest first."""
+  return tuple(base.__name__ for base in kind.__mro__)
 
 
 def _text(error):
@@ -138,7 +178,8 @@ def main(program, reads, writes, seconds):
   """Loads the program at a path, then serves tests until the input ends."""
   channel = frames.PipeEnd(reads, writes)
   frames.silence()
-  module, source = frames.main_module(program)
+  # What runs if it is `__main__` reads an input, or has tests of its own.
+  module, source = frames.main_module(program, 'program')
   # An endless loop ends this process; honest programs do not touch the timer.
   signal.setitimer(signal.ITIMER_PROF, seconds)
   fault = code = None
@@ -147,6 +188,9 @@ def main(program, reads, writes, seconds):
     exec(code, module.__dict__)
   except MemoryError:
     fault = 'memory', ''
+  except SystemExit as error:
+    if error.code:  # else all of it has run
+      fault = 'exception', f'SystemExit: {_text(error)}'
   except BaseException as error:
     fault = ('exception' if code else 'syntax_error',
              f'{type(error).__name__}: {_text(error)}')

@@ -27,6 +27,7 @@ _REASONS = 'syntax_error', 'exception', 'memory', 'timeout', 'killed'
 _LONGEST_REASON = 10_000  # bytes
 _INT = 4  # bytes of a descriptor in a message
 _GRACE = 5.0  # seconds until the program's side has ended a test
+_MOST_BASES = 20  # of the type of an error
 
 
 class Gone(BaseException):
@@ -37,12 +38,33 @@ class ProgramError(Exception):
   """An error of the program whose type is no built-in one."""
 
 
+class _OwnType(type):
+  """Type of the types of errors that the program defines."""
+
+  def __instancecheck__(cls, value):
+    if type(value) is Remote and cls.remote:
+      return isinstance(value, cls.remote)
+    return type.__instancecheck__(cls, value)
+
+
+def _attribute(error, name):
+  """Returns an attribute that the program's own error has."""
+  if name.startswith('_') or '_remote' not in error.__dict__:
+    raise AttributeError(name)
+  return getattr(error.__dict__['_remote'], name)
+
+
+def _built_in(kind):
+  """Returns the built-in type that a type of errors is nearest to."""
+  return next(base for base in kind.__mro__ if base.__module__ == 'builtins')
+
+
 class Peer:
   """Asks the program's side."""
 
   def __init__(self, channel, number):
     self._channel, self._number = channel, number
-    self._remotes, self._functions = {}, []
+    self._remotes, self._functions, self._types = {}, [], {}
     self.gone = None  # reason (kind, detail) once the program has ended
 
   def ask(self, operation, *args):
@@ -67,28 +89,58 @@ class Peer:
       self.gone = self.gone or _KILLED
       raise Gone from None
     try:
-      good, value, more = literals.load(data, self._loaded)
-    except (TypeError, ValueError, MemoryError) as error:
-      raise _marked(ProgramError(f'a result is no literal: {error}')) from None
-    if good == 'error':
-      kind = getattr(builtins, str(value), None)
-      # StopIteration would end a loop of the test, as in all(map(...)), before
-      # anything has been compared.
-      if not isinstance(kind, type) or not issubclass(kind, Exception) or (
-          issubclass(kind, StopIteration)):
-        kind, more = ProgramError, f'{value}: {more}'
-      try:
-        error = kind(more)
-      except TypeError:  # such as UnicodeDecodeError, which takes five
-        error = ProgramError(f'{value}: {more}')
-      raise _marked(error)
-    return value, more
+      good, value, *more = literals.load(data, self._loaded)
+      error = good == 'error' and self._error(value, *more)
+    except (TypeError, ValueError, MemoryError) as fault:
+      error = ProgramError(f'a result is no literal: {fault}')
+    if error:
+      error.of_program = True
+      raise error
+    return value, more[0]
+
+  def _error(self, names, args, text, remote):
+    """Returns an error of the program."""
+    kind = self.error_type(names)
+    try:
+      error = kind(*args)
+    except Exception:  # the program may have changed args
+      error = ProgramError(f'{names[0]}: {text}')
+    if type(kind) is _OwnType:
+      error._text, error._remote = str(text), remote
+    return error
+
+  def error_type(self, names, remote=None):
+    """Returns the type of an error, one of ours for the program's own.
+
+    Args:
+      names: of the type and its bases, the nearest first.
+      remote: the type.
+    """
+    if type(names) is not tuple or not 0 < len(names) <= _MOST_BASES or any(
+        type(name) is not str for name in names):
+      return ProgramError
+    kind = getattr(builtins, names[0], None)
+    # StopIteration would end a loop of the test, as in all(map(...)), before
+    # anything has been compared.
+    if isinstance(kind, type) and issubclass(kind, Exception) and (
+        not issubclass(kind, StopIteration)):
+      return kind
+    if names not in self._types:
+      base = self.error_type(names[1:])
+      self._types[names] = _OwnType(names[0], (base,), {
+          'remote': None, '__getattr__': _attribute,
+          '__str__': lambda error: error.__dict__.get(
+              '_text') or base.__str__(error)})
+    found = self._types[names]
+    found.remote = remote or found.remote
+    return found
 
   def call(self, function, args, kwargs):
     """Calls, and changes the arguments that the program has changed."""
     value, changed = self.ask('call', function, args, kwargs)
-    if type(changed) is tuple and len(changed) == len(args):
-      for old, new in zip(args, changed):
+    given = *args, *kwargs.values()
+    if type(changed) is tuple and len(changed) == len(given):
+      for old, new in zip(given, changed):
         if type(old) is not type(new):
           continue
         if type(old) in (list, bytearray):
@@ -104,11 +156,13 @@ class Peer:
       number, args = literals.load(data, self._loaded)
       reply = True, self._functions[number](*args)
     except Exception as error:
-      reply = False, f'{type(error).__name__}: {error}'[:300]
+      reply = False, (_built_in(type(error)).__name__, str(error)[:300])
     self._channel.send(
         self._number, b'a', literals.dump(reply, self._token))
 
   def _token(self, value):
+    if type(value) is _OwnType and value.remote:
+      value = value.remote
     if type(value) is Remote:
       return b'h%x;' % value._remote[1]
     name = getattr(value, '__name__', '')
@@ -158,6 +212,20 @@ class Remote:
   def __setitem__(self, key, value):
     self._ask('set_item', key, value)
 
+  def __delattr__(self, name):
+    self._ask('builtin', 'delattr', name)
+
+  def __delitem__(self, key):
+    self._ask('del_item', key)
+
+  def __enter__(self):
+    return self._ask('enter')
+
+  def __exit__(self, kind, error, _):
+    # Whatever the program says, an error of the test is not suppressed.
+    if kind is None or issubclass(kind, Exception):
+      self._ask('exit', kind and _built_in(kind), str(error))
+
   def __iter__(self):
     return self._ask('builtin', 'iter')
 
@@ -189,12 +257,6 @@ def _reason(data):
   return _KILLED
 
 
-def _marked(error):
-  """Marks an error as the program's own."""
-  error.of_program = True
-  return error
-
-
 def _names(code):
   """Returns the names in compiled code and in the functions that it makes."""
   found = set(code.co_names)
@@ -224,9 +286,9 @@ def _bind(peer, names, entries):
       found[name] = __import__(name)
     elif how == 'library' and value in literals.LIBRARIES:
       found[name] = getattr(__import__(value), name)
-    elif how == 'value' and (
+    elif how in ('value', 'error') and (
         name in entries or name not in sys.stdlib_module_names):
-      found[name] = value
+      found[name] = peer.error_type(*value) if how == 'error' else value
   return found
 
 

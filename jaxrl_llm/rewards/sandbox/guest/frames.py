@@ -7,7 +7,9 @@ A frame is the number of a test, a letter for its kind, and bytes. Kinds:
   o  end of a test: that child may go
   e  the child has ended: a literal of the reason, (kind, detail)
   q  a question to the other side: (operation, arguments ...)
-  a  its answer: ('value', value, changed arguments) or ('error', type, text)
+  a  its answer: ('value', value, changed arguments), or ('error', names of the
+     types, arguments, text, error if its type is no built-in one); of a
+     function of the test's (True, value), or (False, (name of the type, text))
   v  verdict of the child that runs a test: (kind, detail)
 """
 
@@ -192,12 +194,16 @@ def silence():
     os.dup2(null, descriptor)
 
 
-def main_module(path):
+def main_module(path, name='__main__'):
   """Makes the program at a path `__main__`; returns the module and the source.
+
+  Args:
+    path: of the program.
+    name: what it sees as its `__name__`.
   """
-  module = type(sys)('__main__')
+  module = type(sys)(name)
   module.__file__ = path
-  sys.modules['__main__'] = module
+  sys.modules['__main__'] = sys.modules[name] = module
   sys.argv = [path]
   builtins.exit = builtins.quit = sys.exit  # the module site is not loaded
   with open(path, 'rb') as file:
