@@ -224,6 +224,9 @@ class Sampler:
 
   def follow(self, learner: 'Learner') -> None:
     """Samples with the learner's newest weights from now on."""
+    if self._learner is not None:
+      self._learner.samplers.remove(self)
+    learner.samplers.append(self)
     self._learner, self._weights = learner, None
 
   @process_state.narrow()
@@ -319,6 +322,7 @@ class Learner:
   Attributes:
     parts: the sampler's.
     sampler: the sampler that it was made from.
+    samplers: those that sample with its weights, in the order of `follow`.
     state: parameters, optimiser state and counters, on the devices.
     frozen: parameters that LoRA does not train, or None.
     steps: calls of `step` so far.
@@ -360,6 +364,7 @@ class Learner:
             f'loop of your own do not have: they have '
             f'{", ".join(sorted(there))}.')
     self.sampler, self.steps = sampler, 0
+    self.samplers: list[Sampler] = []
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
     self.state = parts.programs.learner.init({POLICY: start.params})[POLICY]
@@ -484,7 +489,8 @@ def save(
 
   Args:
     folder: on disk or in a bucket; made if needed.
-    learner: with its sampler, whose count of calls is saved too.
+    learner: with the samplers that follow it, whose counts of calls are saved
+      too.
     extra: values that the loop itself has to keep, JSON-able; `load` returns
       them.
 
@@ -497,23 +503,26 @@ def save(
     describe.write(parts, path)
     saver.save(
         learner.steps, {'learners': (learner.state,)},
-        dict(calls=learner.sampler.calls, extra=dict(extra or {})), again=True)
+        dict(calls=[sampler.calls for sampler in learner.samplers],
+             extra=dict(extra or {})), again=True)
     saver.check(learner.steps)
 
 
 @process_state.narrow()
 def load(folder: str, learner: Learner) -> dict[str, Any] | None:
-  """Loads the last saved state into a learner and its sampler.
+  """Loads the last saved state into a learner and its samplers.
 
   Args:
     folder: of `save`.
-    learner: made with the same options as the one that was saved.
+    learner: made with the same options as the one that was saved, and followed
+      by as many samplers in the same order; more begin anew.
 
   Returns:
     `extra` of `save`, or None if nothing is saved there yet.
 
   Raises:
-    ValueError: the state is of another model or of other options.
+    ValueError: the state is of another model, of other options, or of more
+      samplers.
   """
   parts = learner.parts
   found = checkpoint.restore(
@@ -523,9 +532,17 @@ def load(folder: str, learner: Learner) -> dict[str, Any] | None:
           saved, describe.described(parts)))
   if found is None:
     return None
+  calls = found.host['calls']
+  calls = calls if isinstance(calls, list) else [calls]  # of older versions
+  if len(calls) > len(learner.samplers):
+    raise ValueError(
+        f'{folder} was saved with {len(calls)} samplers that followed the '
+        f'learner, and {len(learner.samplers)} do: call other.follow(learner) '
+        'before load.')
   learner.state, = found.state['learners']
   learner.steps = found.step
-  learner.sampler.calls = found.host['calls']
+  for sampler, count in zip(learner.samplers, calls):
+    sampler.calls = count
   return found.host['extra']
 
 

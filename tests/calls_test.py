@@ -279,6 +279,27 @@ def test_a_saved_state_is_loaded_to_the_bit(learner, tmp_path):
     jaxrl_llm.load(tmp_path, other)
 
 
+def test_the_calls_of_each_sampler_are_saved(tmp_path):
+  def followed():
+    learner, other = jaxrl_llm.Learner(sampler(), learning_rate=5e-4), sampler()
+    other.follow(learner)
+    return learner, other
+
+  learner, other = followed()
+  other.follow(learner)  # again
+  learner.sampler.sample(digits(1))
+  other.sample(digits(1)), other.sample(digits(1))
+  jaxrl_llm.save(tmp_path, learner)
+  alone = jaxrl_llm.Learner(sampler(), learning_rate=5e-4)
+  with pytest.raises(ValueError, match='2 samplers that followed .* and 1 do'):
+    jaxrl_llm.load(tmp_path, alone)
+  again, late = followed()
+  jaxrl_llm.load(tmp_path, again)
+  assert (again.sampler.calls, late.calls) == (1, 2)
+  np.testing.assert_array_equal(
+      late.sample(digits(2)).tokens, other.sample(digits(2)).tokens)
+
+
 @pytest.mark.parametrize('call, said', [
     (lambda: jaxrl_llm.Sampler('tiny'), 'model=.tiny. is a preset and has no '
      'tokeniser: give one as tokenizer='),

@@ -13,11 +13,12 @@ from typing import Any, Sequence
 from jaxrl_llm import answers
 from jaxrl_llm.rewards import sandbox
 
+# A tag of the answer may stand around it.
 _FENCE = re.compile(
-    r'^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n'
-    r'(.*?)(?:^[ \t]*\1[ \t]*$|\Z)',
+    r'^([ \t]*)(?:<\w+>[ \t]*)?(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n`]*\n'
+    r'(.*?)(?:^[ \t]*\2[ \t]*(?:</\w+>[^\n]*)?$|\Z)',
     re.MULTILINE | re.DOTALL)
-_PYTHON = '', 'python', 'python3', 'py', 'py3'
+_PYTHON = 'python', 'python3', 'py', 'py3'
 # First line of a program that stands in a response without a fence.
 _CODE = re.compile(
     r'^(?:def |class |async def |import |from \w|@\w|if |for |while |try:|'
@@ -32,9 +33,9 @@ def code_of(
   """Returns the program in a response.
 
   This is the last block of Markdown that defines `entry`, else the last one
-  that is marked as Python or not marked. A block without an end goes to the end
-  of the text. Without a block, it is the text from the first line that begins
-  as a program does.
+  that is marked as Python, else the last one that is not marked. A block
+  without an end goes to the end of the text. Without a block, it is the text
+  from the first line that begins as a program does.
 
   Args:
     text: the response.
@@ -44,14 +45,20 @@ def code_of(
   Returns:
     The program, or None if there is none.
   """
-  text = answers.final_part(text, tags)
-  blocks = [m[3] for m in _FENCE.finditer(text)
-            if m[2].lower() in _PYTHON and m[3].strip()]
+  text = answers.final_part(text, tags).replace('\r\n', '\n')
+  blocks = [(mark, _dedented(block, len(indent))) for indent, _, mark, block in
+            map(re.Match.groups, _FENCE.finditer(text))
+            if block.strip() and mark.lower() in ('', *_PYTHON)]
   if blocks:
-    wanted = [b for b in blocks if entry and defines(b, entry)]
-    return (wanted or blocks)[-1]
+    wanted = [b for b in blocks if entry and defines(b[1], entry)]
+    return (wanted or [b for b in blocks if b[0]] or blocks)[-1][1]
   first = _CODE.search(text)
   return text[first.start():] if first else None
+
+
+def _dedented(block: str, indent: int) -> str:
+  """Returns a block in a list, which is indented as its fence is."""
+  return re.sub(rf'^[ \t]{{0,{indent}}}', '', block, flags=re.MULTILINE)
 
 
 def defines(code: str, name: str) -> bool:
@@ -122,7 +129,7 @@ def check_cases(
   """Runs a program once for each pair of standard input and expected output.
 
   Spaces at the end of a line, and empty lines at the end, do not count. All
-  cases together have `limits.wall` seconds.
+  cases together have `limits.wall` seconds, and each has half of them.
   """
   outcomes = []
   end = time.monotonic() + limits.wall
@@ -133,7 +140,8 @@ def check_cases(
       continue
     result = executor.run(
         program, stdin=given.encode('utf-8', 'replace'),
-        limits=dataclasses.replace(limits, wall=left))
+        limits=dataclasses.replace(
+            limits, wall=min(left, limits.wall / 2)))
     outcomes.append(_outcome(result, expected))
   return outcomes
 

@@ -7,7 +7,7 @@ a JSON list.
 """
 
 import re
-from typing import Sequence
+from typing import Iterator, Sequence
 
 from jaxrl_llm.rewards import Verdict
 
@@ -19,6 +19,8 @@ KINDS = (
 _DIGITS = frozenset('0123456789')
 _BETWEEN = str.maketrans(dict.fromkeys('[](),|;', ' '))
 _JSON_ROWS = re.compile(r'\][ \t]*,[ \t]*\[')
+_JSON = re.compile(r'\[\s*(\[[^][]*\](?:[\s,]*\[[^][]*\])*)[\s,]*\]')
+_ROW = re.compile(r'[^][]+')
 
 
 def write(grid: Grid, *, spaced: bool = False) -> str:
@@ -44,12 +46,13 @@ def blocks(text: str, count: int = 1) -> list[list[list[str]]]:
   """Returns the cells of the last `count` grids of a text, in their order.
 
   A grid is a run of rows. Every other line ends it, such as prose, a blank line
-  or the fence of a code block. Of a grid that is too large, only the last rows
+  or the fence of a code block. A list of JSON is a grid of its own, also within
+  a line. Of a grid that is too large, only the last rows
   are returned, one more than `LARGEST`.
   """
   found: list[list[list[str]]] = []
   within = False
-  for line in reversed(_JSON_ROWS.sub(']\n[', text).split('\n')):
+  for line in reversed([*_lines(_JSON.sub(_as_lines, text))]):
     row = cells(line)
     if row and not within:
       if len(found) == count:
@@ -61,6 +64,20 @@ def blocks(text: str, count: int = 1) -> list[list[list[str]]]:
     elif row and len(found) == count:
       break  # the rest changes nothing
   return [block[::-1] for block in reversed(found)]
+
+
+def _as_lines(found: re.Match[str]) -> str:
+  """Returns a list of JSON with a line for each row, and empty ones around."""
+  rows = (' '.join(row.split()) for row in _ROW.findall(found[1]))
+  return '\n\n{}\n\n'.format('\n'.join(
+      row for row in rows if row.strip(' ,')))
+
+
+def _lines(text: str) -> Iterator[str]:
+  """Returns the lines of a text; rows of JSON have one each."""
+  for line in text.split('\n'):
+    yield from _JSON_ROWS.sub(']\n[', line).split('\n') if cells(line) else [
+        line]
 
 
 def compare(block: Sequence[Sequence[str]], answer: Grid) -> tuple[str, float]:

@@ -48,6 +48,15 @@ KINDS = {
     'in an open fence': ('```\n077\n717', 'correct'),
     'as JSON': ('[[0, 7, 7], [7, 1, 7]]', 'correct'),
     'as JSON on lines': ('[\n  [0, 7, 7],\n  [7, 1, 7]\n]', 'correct'),
+    'as JSON in prose': ('The output is [[0, 7, 7], [7, 1, 7]].', 'correct'),
+    'as JSON in code': ('x = np.array([[0, 7, 7],\n [7, 1, 7]])', 'correct'),
+    'as JSON by cell': (
+        '[\n [\n  0,\n  7,\n  7\n ],\n [\n  7,\n  1,\n  7\n ]\n]', 'correct'),
+    'as JSON of one more row in prose': (
+        'It was [[5, 5, 5], [0, 7, 7], [7, 1, 7]]', 'wrong_shape'),
+    'as JSON, next to another': (
+        '[[1, 1, 1]] and [[0, 7, 7], [7, 1, 7]]', 'correct'),
+    'rows in prose': ('It was [5, 5, 5], [0, 7, 7]', 'no_grid'),
     'with bars': ('|0|7|7|\n|7|1|7|', 'correct'),
     'the last of several': ('000\n000\n\nNo:\n077\n717', 'correct'),
     'not the first of several': ('077\n717\n\nOr:\n000\n000', 'wrong'),
@@ -114,6 +123,7 @@ def test_several_grids_must_all_be_right():
   assert judged('077\n717\n\n6', *pair).reward == 0
   assert judged('5\n\n077\n717', *pair).kind == 'wrong_shape'
   assert judged('07\n717\n\n6', *pair).kind == 'ragged'
+  assert judged('[[[0, 7, 7], [7, 1, 7]], [[5]]]', *pair).kind == 'correct'
   missing = judged('077\n717', *pair, partial=True)
   assert (missing.kind, missing.reward) == ('no_grid', 0)
 
@@ -140,7 +150,9 @@ def test_scores_equal_those_of_the_twin():
 
 @pytest.mark.parametrize('text', [
     '0\n' * 10**5, '077\n' * 10**5, '0' * 10**5, '0 ' * 10**5, '\n' * 10**5,
-    '[' * 10**5, '],[' * 10**5, '] ' * 10**5, '],' + ' ' * 10**5,
+    '[' * 10**5, '],[' * 10**5, '[[' + '[1],' * 10**5, '[[1],' * 10**5,
+    '[[1]' + ' ,' * 10**5, '[' + ' ' * 10**5, '[ ' * 10**5,
+    '] ' * 10**5, '],' + ' ' * 10**5,
     '0\n\n' * 10**5,
     '-' * 10**5, '```\n' * 10**5, '\u0660\n' * 10**5, '1 \n x\n' * 10**5,
     ('0' * 100 + '\n') * 10**3])

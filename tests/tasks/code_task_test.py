@@ -17,7 +17,7 @@ import types
 import pytest
 
 from jaxrl_llm import rewards, tasks
-from jaxrl_llm.rewards import code
+from jaxrl_llm.rewards import code, sandbox
 from tests.helpers.bubblewrap import NEEDED
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data'
@@ -110,6 +110,14 @@ def by_row(tmp_path_factory):
     ('<think>```python\nx = 0\n```</think>```python\nx = 1\n```', '',
      'x = 1\n'),
     ('<think>```python\nx = 0\n```', '', None),
+    ('1. So:\n\n   ```python\n   def f(x):\n     return x\n   ```\n2. Done.',
+     'f', 'def f(x):\n  return x\n'),
+    ('<answer>```python\nx = 1\n```</answer>', '', 'x = 1\n'),
+    ('<answer>\n```python\nx = 1\n```\n</answer>', '', 'x = 1\n'),
+    ('```python\r\nif x:\r\n  x = 1\r\n```\r\nDone.', '',
+     'if x:\n  x = 1\n'),
+    ('```python\nx = 1\n```\nIt prints\n```\n3\n```', '', 'x = 1\n'),
+    ('```python\nf()\n```\n```\ndef f(): 1\n```', 'f', 'def f(): 1\n'),
     ('Sure.\ndef f(x):\n  return x', 'f', 'def f(x):\n  return x'),
     ('I do not know.', 'f', None), ('', '', None), ('```python\n```', '', None),
     ('```json\n{}\n```', '', None)])
@@ -385,3 +393,18 @@ def test_mutations_are_judged_as_plain_runs_are(name, tmp_path):
       differ.append((program, verdict, passed))
   assert failing >= len(known) / 2
   assert differ == []
+
+
+def test_a_case_that_waits_leaves_time_to_the_others():
+  walls = []
+
+  def run(program, *, stdin, limits):
+    walls.append(limits.wall)
+    return sandbox.Result(
+        'timeout' if stdin == b'1' else 'ok', 0, stdin, b'', 0, 0)
+
+  outcomes = code.check_cases(
+      types.SimpleNamespace(run=run), '', [('1', '1'), ('2', '2')],
+      sandbox.ProgramLimits(wall=8))
+  assert [outcome.kind for outcome in outcomes] == ['timeout', 'passed']
+  assert walls == [4, 4]
