@@ -63,7 +63,8 @@ class Options:
       it ends with) or marked (the number after ####).
     reasoning_tags: names of the tags of reasoning, such as think; only what
       follows the last end tag is judged, and a block without end has no answer.
-    tolerance: largest error of a number, relative to the answer (0: exact).
+    tolerance: largest error of a number, relative to the answer (0: exact); not
+      in inequalities, unions of intervals or expressions with variables.
     any_order: whether the parts of a tuple may come in another order.
     timeout: time limit in seconds for judging one response.
     workers: number of processes that judge (0: one per core, at most 8).
