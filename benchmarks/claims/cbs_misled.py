@@ -140,7 +140,7 @@ def draw(results: Sequence[tables.Result], path: pathlib.Path) -> None:
 
 CLAIM = runs.Claim(
     'cbs_misled', __doc__, 'CBS where the largest |advantage| misleads', CONFIG,
-    ('arm',), ARMS, range(82, 94), measure, end(), about, summary, sections,
+    ('arm',), ARMS, range(82, 98), measure, end(), about, summary, sections,
     draw)
 
 if __name__ == '__main__':
