@@ -42,6 +42,13 @@ _PROSE = 4  # words of so many spaces are hardly written again by the letter
 _COMPUTED = frozenset('+ * / ^ neg root log call'.split())
 # In capitals it joins spellings; in small letters it lists values.
 _OR = re.compile(r'\s*\\(?:text|mathrm|mbox)\s*\{\s*OR\s*\}\s*|\s+OR\s+')
+# The label of a choice, alone or before its value: \textbf{(C)}\ 5, (C) 5.
+_WRAPPED = (r'\\(?:text|math)[a-z]*\s*\{\s*(?:\(([A-J])\)|([A-J])[).:])\s*\}')
+_CHOICE = re.compile(
+    _WRAPPED + r'(?:\s|~|:|\\[ ,;:!]|\\q?quad\b)*|\(([A-J])\)(?:\s+|$)')
+_WRAPPED_CHOICE = re.compile(_WRAPPED)
+_LETTER = re.compile(
+    r'\s*(?:\\(?:text|math)[a-z]*\s*\{)?\s*\(?([A-J])\)?\s*\}?')
 # What an equation may say the value of; x and 2x are none.
 _NAMING = re.compile(r"""
     (?:[PE]|Var|Cov|\\Pr|\\math[a-z]+\{?[PE]\}?|[fghFG]\^\{-1\}|
@@ -139,9 +146,38 @@ def equal(
       first, found, tolerance, any_order):
     return True
   try:
-    return _same(reference, found, Comparison(tolerance, any_order))
+    return _same(reference, found, Comparison(tolerance, any_order)) or (
+        _same_choice(reference, found, tolerance, any_order))
   except RecursionError:
     return False
+
+
+def _same_choice(
+    reference: str, found: str, tolerance: float, any_order: bool) -> bool:
+  """Compares answers of which one at least has the label of a choice."""
+  (letter, value), (other, said) = map(_choice, (reference, found))
+  if not (letter and value or other and said):
+    return False
+  if letter and other and (letter != other or not value or not said):
+    return letter == other
+  # A letter in plain brackets may be a factor.
+  if not letter and not _WRAPPED_CHOICE.match(found):
+    return False
+  return bool(value and said) and equal(value, said, tolerance, any_order)
+
+
+def _choice(text: str) -> tuple[str, str]:
+  """Returns the letter of a choice and its value, '' for what is not there."""
+  text = text.strip()
+  if alone := _LETTER.fullmatch(text):
+    return alone[1], ''
+  label = _CHOICE.match(text)
+  if not label:
+    return '', text
+  value = text[label.end():]
+  letter = next(filter(None, label.groups()))
+  # Two choices are none.
+  return ('', '') if _CHOICE.search(value) else (letter, value)
 
 
 def _same(reference: str, found: str, comparison: Comparison) -> bool:

@@ -230,6 +230,26 @@ def test_what_earlier_was_falsely_refused(reference, found):
   assert equal(reference, found)
 
 
+@pytest.mark.parametrize('reference, found', [
+    ('C', '(C) 5'), ('C', r'\textbf{(C)}\ 5'), ('C', r'\text{C. } 5'),
+    ('5', r'\textbf{(C)}\ 5'), (r'\frac12', r'\mathrm{(B)}\ 0.5'),
+    (r'\textbf{(C)}\ 5', 'C'), (r'\textbf{(C)}\ 5', '(C)'),
+    (r'\textbf{(C)}\ 5', '5'), (r'\textbf{(C)}\ 5', r'\text{(C)} 5')])
+def test_a_choice_is_its_letter_or_its_value(reference, found):
+  assert equal(reference, found)
+
+
+@pytest.mark.parametrize('reference, found', [
+    ('C', '(D) 5'), ('C', r'\textbf{(D)}\ C'), ('C', '(C) 5 (D) 6'),
+    ('C', r'\text{(C) or (D)}'), ('C', 'C (5)'), ('C', '(C) (D)'),
+    (r'\textbf{(C)}\ 5', '(D)'), (r'\textbf{(C)}\ 5', r'\textbf{(C)}\ 6'),
+    (r'\textbf{(C)}\ 5', r'\textbf{(D)}\ 5'), (r'\textbf{(C)}\ 5', '6'),
+    ('5', '(C) 5'), ('x', '(A) x'), (r'\mathbf{x}', r'\mathbf{A}\mathbf{x}'),
+    ('5', r'\textbf{(C)}\ 5\ \textbf{(D)}\ 6')])
+def test_another_choice_or_value_is_wrong(reference, found):
+  assert not equal(reference, found)
+
+
 def test_a_tolerance_is_relative():
   def near(reference, found, tolerance=0.01):
     return answers.compare(reference, found, tolerance)['kind'] == 'correct'
