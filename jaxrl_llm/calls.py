@@ -6,7 +6,7 @@
     samples = sampler.sample(prompts(step), 8)
     advantages = of_rewards(samples.texts)
     metrics = learner.step(samples.batch(advantages))
-  jaxrl_llm.save('runs/mine', learner)
+  jaxrl_llm.save('runs/loop', learner)
 
 Prompts, rewards and advantages are the caller's. The calls are made of the
 parts of a run: its sampler, its rounds of updates and its checkpoints. They
@@ -326,6 +326,7 @@ class Learner:
     state: parameters, optimiser state and counters, on the devices.
     frozen: parameters that LoRA does not train, or None.
     steps: calls of `step` so far.
+    folder: where it was last saved or loaded, or None.
   """
 
   @process_state.narrow()
@@ -364,6 +365,7 @@ class Learner:
             f'loop of your own do not have: they have '
             f'{", ".join(sorted(there))}.')
     self.sampler, self.steps = sampler, 0
+    self.folder: paths.Path | None = None
     self.samplers: list[Sampler] = []
     start = start_weights.start(parts, lambda *_: None, resumed=False)
     self.frozen = start.frozen
@@ -496,8 +498,17 @@ def save(
 
   Raises:
     OSError: the state could not be written.
+    ValueError: the folder holds a run, a learner with other options, or a later
+      state that was not loaded. Nothing is written.
   """
   parts, path = learner.parts, paths.absolute(folder)
+  if path != learner.folder:
+    there = _restore(path, learner, {})
+    if there and there.step > learner.steps:
+      raise ValueError(
+          f'{folder} holds step {there.step}, and the learner is at step '
+          f'{learner.steps}: load it before the first step, or choose another '
+          'folder.')
   with contextlib.closing(checkpoint.Checkpointer(
       path / 'checkpoints', describe.described(parts))) as saver:
     describe.write(parts, path)
@@ -506,6 +517,7 @@ def save(
         dict(calls=[sampler.calls for sampler in learner.samplers],
              extra=dict(extra or {})), again=True)
     saver.check(learner.steps)
+  learner.folder = path
 
 
 @process_state.narrow()
@@ -521,15 +533,12 @@ def load(folder: str, learner: Learner) -> dict[str, Any] | None:
     `extra` of `save`, or None if nothing is saved there yet.
 
   Raises:
-    ValueError: the state is of another model, of other options, or of more
-      samplers.
+    ValueError: the state is of a run, of another model, of other options, or of
+      more samplers.
   """
-  parts = learner.parts
-  found = checkpoint.restore(
-      paths.absolute(folder) / 'checkpoints',
-      {'learners': (parts.programs.learner.state[POLICY],)},
-      differs=lambda saved: config_lib.resume_conflicts(
-          saved, describe.described(parts)))
+  path = paths.absolute(folder)
+  found = _restore(path, learner, {
+      'learners': (learner.parts.programs.learner.state[POLICY],)})
   if found is None:
     return None
   calls = found.host['calls']
@@ -540,10 +549,25 @@ def load(folder: str, learner: Learner) -> dict[str, Any] | None:
         f'learner, and {len(learner.samplers)} do: call other.follow(learner) '
         'before load.')
   learner.state, = found.state['learners']
-  learner.steps = found.step
+  learner.steps, learner.folder = found.step, path
   for sampler, count in zip(learner.samplers, calls):
     sampler.calls = count
   return found.host['extra']
+
+
+def _restore(
+    path: paths.Path, learner: Learner, like: Any,
+) -> checkpoint.Restored | None:
+  """Reads the last state of a loop, of the part of it that `like` has."""
+  found = checkpoint.restore(
+      path / 'checkpoints', like, partial=True,
+      differs=lambda saved: config_lib.resume_conflicts(
+          saved, describe.described(learner.parts)))
+  if found and 'calls' not in found.host:
+    raise ValueError(
+        f'{path} is the workdir of a run, not the folder of a loop: choose '
+        'another folder.')
+  return found
 
 
 def _changed(

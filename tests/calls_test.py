@@ -1,5 +1,6 @@
 """Tests of the four calls of a loop of one's own, and of their example."""
 
+import contextlib
 import importlib.util
 
 import jax
@@ -7,12 +8,12 @@ import numpy as np
 import pytest
 
 import jaxrl_llm
+from jaxrl_llm import checkpoint, export
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import export
 from jaxrl_llm.base.tokenizer import CharTokenizer
 from jaxrl_llm.loop import rollout
 from jaxrl_llm.loop import rows as rows_lib
-from jaxrl_llm.prepare import build
+from jaxrl_llm.prepare import build, describe
 from jaxrl_llm.sampling import generate
 from jaxrl_llm.sampling.logits import SamplingParams
 from jaxrl_llm.sampling.queue import Queue
@@ -277,6 +278,33 @@ def test_a_saved_state_is_loaded_to_the_bit(learner, tmp_path):
   other = jaxrl_llm.Learner(sampler(), learning_rate=1e-4)
   with pytest.raises(ValueError, match='optimizer.learning_rate: .* -> '):
     jaxrl_llm.load(tmp_path, other)
+
+
+def test_save_keeps_what_another_run_or_learner_saved(learner, tmp_path):
+  def contents():
+    return {path: path.read_bytes()
+            for path in tmp_path.rglob('*') if path.is_file()}
+
+  samples = learner.sampler.sample(digits(), N)
+  learner.step(samples.batch(values(samples)))
+  jaxrl_llm.save(tmp_path / 'loop', learner)
+  with contextlib.closing(checkpoint.Checkpointer(
+      tmp_path / 'run' / 'checkpoints',
+      describe.described(learner.parts))) as saver:
+    saver.save(0, {'learners': (learner.state,), 'round': 1}, {})
+  before = contents()
+  other = jaxrl_llm.Learner(sampler(), learning_rate=1e-4)
+  with pytest.raises(ValueError, match='optimizer.learning_rate: .* -> '):
+    jaxrl_llm.save(tmp_path / 'loop', other)
+  begun = jaxrl_llm.Learner(sampler(), learning_rate=5e-4)
+  with pytest.raises(ValueError, match='holds step 1, .* is at step 0: load'):
+    jaxrl_llm.save(tmp_path / 'loop', begun)
+  for call in jaxrl_llm.load, jaxrl_llm.save:
+    with pytest.raises(ValueError, match='is the workdir of a run'):
+      call(tmp_path / 'run', begun)
+  assert contents() == before
+  jaxrl_llm.load(tmp_path / 'loop', begun)
+  jaxrl_llm.save(tmp_path / 'loop', begun)
 
 
 def test_the_calls_of_each_sampler_are_saved(tmp_path):

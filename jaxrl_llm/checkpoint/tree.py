@@ -90,7 +90,7 @@ def read(
     arrays = ocp.PyTreeCheckpointer().restore(
         directory, args=ocp.args.PyTreeRestore(
             item=dict.fromkeys(kinds, 0), restore_args=kinds,
-            partial_restore=True))
+            partial_restore=True)) if kinds else {}
     return jax.tree.structure(like).unflatten(
         _decode(arrays.get(name), leaf) for name, leaf in wanted.items())
 
